@@ -1,0 +1,72 @@
+"""What a call raises when it may not pass. All are `RateLimited`, so that one `except` is enough."""
+
+from collections.abc import Hashable
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from aiolimit.rate import Rate
+
+__all__ = ["CostTooHigh", "Overloaded", "QueueFull", "RateLimited", "Reason"]
+
+#: Why a call was refused, as `Limiter.statistics` counts it: no quota was left; the wait would
+#: have exceeded `max_wait`; the queue was full; the cost was above the limit; the process is
+#: overloaded.
+Reason: TypeAlias = Literal["quota", "timeout", "queue_full", "cost_too_high", "overload"]
+
+
+class RateLimited(Exception):
+    """A call was refused, and nothing was charged for it.
+
+    limiter: the name of the limiter that refused.
+    key: the key of the call.
+    rate: the rate that refused; of several, the one to wait longest for.
+    limit: the limit that was applied, as cost in `rate.per` seconds, or the burst if that was
+        what the cost exceeded.
+    remaining: what is left of it now, as cost.
+    retry_after: seconds after which the same call would pass if nobody else came before it;
+        None if it never would.
+    reset_after: seconds after which the whole limit is there again.
+    reason: see `Reason`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limiter: str,
+        key: Hashable,
+        rate: Rate,
+        limit: float,
+        remaining: float,
+        retry_after: float | None,
+        reset_after: float,
+        reason: Reason = "quota",
+    ) -> None:
+        super().__init__(message)
+        self.limiter = limiter
+        self.key = key
+        self.rate = rate
+        self.limit = limit
+        self.remaining = remaining
+        self.retry_after = retry_after
+        self.reset_after = reset_after
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions cross process pools; the default would forget the keywords.
+        return partial(type(self), **self.__dict__), self.args
+
+
+class QueueFull(RateLimited):
+    """As many callers as `max_waiters` allows were waiting already."""
+
+
+class Overloaded(RateLimited):
+    """The load controller refused: the process does all the work it can do in time."""
+
+
+class CostTooHigh(RateLimited, ValueError):
+    """The cost is above the limit, so the call could never pass, however long it waited.
+
+    `retry_after` is None. With a limit of 0 every cost is too high.
+    """

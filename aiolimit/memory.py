@@ -1,0 +1,342 @@
+"""Where the counts live: keys and their windows, in this process.
+
+A store is one verb, `take`: take up to `want`, at least `least`, atomically over all rates of a
+key. This one answers at once. Around it stand the three things that keep a table of keys small:
+
+- **Eviction.** A key goes when its last admission has left its windows, never before, so that
+  forgetting it changes no decision. A pass over all keys is made in small steps, so that no
+  step stops the loop, and is due when the youngest key of the last pass would be idle: one idle
+  period after the last call nothing is left.
+- **Overflow.** Keys past `max_keys` share one window. Whoever gets a window of its own while the
+  shared one still holds admissions inherits them, as some may have been its own: spraying keys
+  frees nobody, and an honest newcomer is held up for one period at most.
+- **Moving.** When the periods change, keys move to the new layout when they are next used, or in
+  the steps of the next pass. No call pays for all of them.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
+from math import inf
+from typing import Final, Literal, NamedTuple
+
+from aiolimit.pacer import Pacer
+from aiolimit.rate import Rate
+from aiolimit.window import Window, span_of
+
+__all__ = ["OVERFLOW", "Limits", "Look", "MemoryStore"]
+
+_STEP = 4  # keys to look at for one that does not find room
+
+#: One limit per rate, in the order of the rates; None where that rate does not apply.
+Limits = tuple[float | None, ...]
+
+
+class _Overflow:
+    def __repr__(self) -> str:
+        return "<keys past max_keys>"
+
+
+#: The key whose window the keys past `max_keys` share.
+OVERFLOW: Final = _Overflow()
+
+
+class Look(NamedTuple):
+    """One rate of one key as it is now: a cost, two times in seconds, and what causes the wait."""
+
+    remaining: float
+    retry_after: float
+    reset_after: float
+    binding: Literal["nothing", "quota", "pace"]
+
+
+class _Account:
+    """What a key has under several rates, or under a burst: a window per rate, and its pacer."""
+
+    __slots__ = ("pacer", "windows")
+
+    def __init__(self, windows: tuple[Window, ...], pacer: Pacer | None) -> None:
+        self.windows = windows
+        self.pacer = pacer
+
+    def copy(self) -> "_Account":
+        windows = tuple(window.copy() for window in self.windows)
+        return _Account(windows, self.pacer and self.pacer.copy())
+
+
+# Under one rate without a burst a key is a bare window: most keys are, and there may be millions.
+_Entry = Window | _Account
+
+
+class MemoryStore:
+    """The counts of one limiter, kept in this process. All times are seconds, all else is cost."""
+
+    def __init__(
+        self,
+        rates: tuple[Rate, ...],
+        *,
+        sub_windows: int | None = 32,
+        burst: float | None = None,
+        max_keys: int | None = None,
+    ) -> None:
+        self.rates = rates
+        self.sub_windows = sub_windows
+        self.burst = burst
+        self.max_keys = max_keys
+        self.on_new_key: Callable[[], object] = lambda: None
+        self.evicted = 0
+        self.entries: dict[Hashable, _Entry] = {}
+        self._past: list[tuple[tuple[Rate, ...], dict[Hashable, _Entry]]] = []
+        self._overflow: _Entry | None = None
+        self._pass: Iterator[Hashable] | None = None
+        self._youngest = 0.0
+
+    def __len__(self) -> int:
+        return len(self.entries) + sum(len(entries) for _, entries in self._past)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.entries or any(key in entries for _, entries in self._past)
+
+    @property
+    def longest(self) -> float:
+        """The longest period, after which an idle key is forgotten, seconds."""
+        return max(rate.per for rate in self.rates)
+
+    def take(
+        self,
+        key: Hashable,
+        want: float,
+        least: float,
+        limits: Limits,
+        now: float,
+        at: float | None = None,
+    ) -> tuple[float, float]:
+        """Take up to `want`, at least `least`, under every limit at once, or take nothing.
+
+        Returns what was granted and, if nothing was, the seconds until `least` would be, if
+        nobody else takes anything. `want=0` only asks for those seconds; there `least` may be
+        more than the limit: the sum of a queue. `want < 0` gives back what was taken `at` that
+        time: to the entries it came from, and nothing where those have left.
+        """
+        if want < 0:
+            return self._give_back(key, -want, limits, now, now if at is None else at), 0.0
+        if want == 0:
+            entry = self._find(key)
+            return 0, 0.0 if entry is None else self._wait(entry, least, limits, now)
+        entry = self.entries.get(key) or self._open(key, now)
+        if isinstance(entry, Window) and (limit := limits[0]) is not None:
+            # What follows comes to the same; most keys are one window, and this is its short way.
+            period = self.rates[0].per
+            span = span_of(period, self.sub_windows, limit, want)
+            if entry.take(want, now, limit, period, span):
+                return want, 0.0
+        granted = want
+        if self._wait(entry, want, limits, now) > 0:
+            granted = self._room(entry, limits, now) if least < want else 0
+            if granted < least or granted <= 0:
+                return 0, self._wait(entry, least, limits, now)
+        self._charge(entry, granted, limits, now)
+        return granted, 0.0
+
+    def look(self, key: Hashable, cost: float, limits: Limits, now: float) -> list[Look | None]:
+        """How the key stands under each rate, None where a rate does not apply.
+
+        The burst is told with the rate that paces it: the lowest. Changes nothing.
+        """
+        entry = self._find(key) or self._new(now)
+        looks: list[Look | None] = []
+        for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
+            if limit is None:
+                looks.append(None)
+                continue
+            wait = window.wait(cost, now, limit, rate.per)
+            room = max(0, window.room(now, limit, rate.per))
+            reset = window.empty_after(now, rate.per)
+            looks.append(Look(room, wait, reset, "quota" if wait else "nothing"))
+        index, pace = self._pace(limits)
+        slowest = looks[index]
+        if slowest and isinstance(entry, _Account) and entry.pacer and self.burst is not None:
+            wait = entry.pacer.wait(cost, now, pace, self.burst)
+            room = max(0, entry.pacer.room(now, pace, self.burst))
+            reset = entry.pacer.empty_after(now, pace)
+            looks[index] = Look(
+                min(slowest.remaining, room),
+                max(slowest.retry_after, wait),
+                max(slowest.reset_after, reset),
+                "pace" if wait > slowest.retry_after else slowest.binding,
+            )
+        return looks
+
+    def home(self, key: Hashable, now: float) -> Hashable:
+        """The key whose windows a call for this key is charged to: its own, or the overflow's."""
+        if self.max_keys is None or key in self or len(self) < self.max_keys:
+            return key
+        self.evict(now, _STEP)
+        return key if len(self) < self.max_keys else OVERFLOW
+
+    def forget(self, key: Hashable) -> None:
+        """Drop one key and all that is charged to it. A key that shares the overflow stays."""
+        for entries in (self.entries, *(entries for _, entries in self._past)):
+            entries.pop(key, None)
+
+    def clear(self) -> None:
+        """Drop all keys."""
+        self.entries.clear()
+        self._past.clear()
+        self._overflow = self._pass = None
+
+    def change(self, rates: tuple[Rate, ...]) -> None:
+        """Use other rates from the next decision on; what is charged stays charged."""
+        old, self.rates = self.rates, rates
+        if [rate.per for rate in old] != [rate.per for rate in rates]:
+            if self.entries:
+                self._past.append((old, self.entries))
+            self.entries = {}
+            self._pass = None
+            if self._overflow is not None:
+                self._overflow = self._moved(self._overflow, old)
+
+    def evict(self, now: float, most: int) -> float | None:
+        """Make a step of a pass: look at up to `most` keys, forget those that are idle.
+
+        Returns the seconds after which to make the next step, None once there are no keys.
+        """
+        if self._past:
+            rates, entries = self._past[-1]
+            for _ in range(min(most, len(entries))):
+                key, entry = entries.popitem()
+                self.entries[key] = self._moved(entry, rates)
+            if not entries:
+                self._past.pop()
+            return 0.0
+        if self._pass is None:
+            self._pass = iter(list(self.entries))
+            self._youngest = 0.0
+        seen = 0
+        for key in islice(self._pass, most):
+            seen += 1
+            if (found := self.entries.get(key)) is not None:
+                left = self._empty_after(found, now)
+                if left > 0:
+                    self._youngest = max(self._youngest, now + left)
+                else:
+                    del self.entries[key]
+                    self.evicted += 1
+        if seen == most:
+            return 0.0
+        self._pass = None
+        if not self.entries:
+            self.entries.clear()  # gives back the room of the keys that were here
+            return None
+        return self._youngest - now if self._youngest > now else self.longest
+
+    def _new(self, now: float) -> _Entry:
+        if len(self.rates) == 1 and self.burst is None:
+            return Window(now)
+        pacer = None if self.burst is None else Pacer()
+        return _Account(tuple(Window(now) for _ in self.rates), pacer)
+
+    def _find(self, key: Hashable) -> _Entry | None:
+        """What the key is charged to, None if there is nothing yet. Changes no count."""
+        if key is OVERFLOW:
+            return self._overflow
+        if (entry := self.entries.get(key)) is not None:
+            return entry
+        for rates, entries in self._past:
+            if (entry := entries.pop(key, None)) is not None:
+                self.entries[key] = entry = self._moved(entry, rates)
+                return entry
+        return self._overflow
+
+    def _open(self, key: Hashable, now: float) -> _Entry:
+        """What the key is charged to, made if need be."""
+        entry = self._find(key)
+        if entry is not None and (key is OVERFLOW or entry is not self._overflow):
+            return entry
+        if key is OVERFLOW:
+            self._overflow = entry = self._new(now)
+            return entry
+        if self._overflow is not None and self._empty_after(self._overflow, now) <= 0:
+            self._overflow = None
+        entry = self._new(now) if self._overflow is None else self._overflow.copy()
+        self.on_new_key()  # before it is here: it may forget keys, and this one is empty yet
+        self.entries[key] = entry
+        return entry
+
+    def _moved(self, entry: _Entry, old: tuple[Rate, ...]) -> _Entry:
+        """The same charges under the rates of now.
+
+        Each rate takes over the window with its own period or, where there was none, the one
+        that remembers longest.
+        """
+        windows = dict(zip((rate.per for rate in old), self._windows(entry), strict=True))
+        oldest = windows[max(windows)]
+        taken = tuple(windows.get(rate.per, oldest).copy() for rate in self.rates)
+        if len(taken) == 1 and self.burst is None:
+            return taken[0]
+        return _Account(taken, entry.pacer if isinstance(entry, _Account) else None)
+
+    def _wait(self, entry: _Entry, cost: float, limits: Limits, now: float) -> float:
+        """Seconds until every rate that applies lets the cost pass; 0 if it passes now."""
+        longest = 0.0
+        for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
+            if limit is not None:
+                longest = max(longest, window.wait(cost, now, limit, rate.per))
+        if isinstance(entry, _Account) and entry.pacer and self.burst is not None:
+            _, pace = self._pace(limits)
+            longest = max(longest, entry.pacer.wait(cost, now, pace, self.burst))
+        return longest
+
+    def _room(self, entry: _Entry, limits: Limits, now: float) -> float:
+        """What would pass under every rate that applies."""
+        room = inf
+        for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
+            if limit is not None:
+                room = min(room, window.room(now, limit, rate.per))
+        if isinstance(entry, _Account) and entry.pacer and self.burst is not None:
+            room = min(room, entry.pacer.room(now, self._pace(limits)[1], self.burst))
+        return room
+
+    def _charge(self, entry: _Entry, cost: float, limits: Limits, now: float) -> None:
+        for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
+            if limit is not None:
+                span = span_of(rate.per, self.sub_windows, limit, cost)
+                window.take(cost, now, inf, rate.per, span)
+        if isinstance(entry, _Account) and entry.pacer:
+            entry.pacer.take(cost, now, self._pace(limits)[1])
+
+    def _give_back(
+        self, key: Hashable, cost: float, limits: Limits, now: float, at: float
+    ) -> float:
+        entry = self._find(key)
+        if entry is None or (entry is self._overflow and key is not OVERFLOW):
+            return 0
+        given = 0.0
+        for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
+            if limit is not None:
+                given = max(given, window.give_back(cost, at, now, rate.per))
+        if isinstance(entry, _Account) and entry.pacer:
+            entry.pacer.give_back(given)
+        return -given
+
+    def _empty_after(self, entry: _Entry, now: float) -> float:
+        """Seconds until nothing of what is charged matters any more."""
+        pairs = zip(self.rates, self._windows(entry), strict=True)
+        longest = max(window.empty_after(now, rate.per) for rate, window in pairs)
+        if isinstance(entry, _Account) and entry.pacer:
+            _, pace = self._pace(tuple(rate.limit for rate in self.rates))
+            # With a rate of 0 the pacer never drains, and nothing passes it either.
+            longest = max(longest, entry.pacer.empty_after(now, pace) if pace else 0.0)
+        return longest
+
+    def _pace(self, limits: Limits) -> tuple[int, float]:
+        """Which of the rates is the lowest, and how much it lets through in a second."""
+        paces = [
+            inf if limit is None else limit / rate.per
+            for rate, limit in zip(self.rates, limits, strict=True)
+        ]
+        pace = min(paces)
+        return paces.index(pace), pace
+
+    @staticmethod
+    def _windows(entry: _Entry) -> tuple[Window, ...]:
+        return (entry,) if isinstance(entry, Window) else entry.windows

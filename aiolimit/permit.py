@@ -1,0 +1,129 @@
+"""A permit: what `Limiter.acquire` returns; first it asks, then it is held, then settled."""
+
+import types
+from collections.abc import Awaitable, Generator, Hashable
+from types import EllipsisType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from aiolimit.arguments import check_cost
+from aiolimit.rate import Limit
+
+if TYPE_CHECKING:
+    from aiolimit.limiter import Limiter
+
+__all__ = ["Permit"]
+
+_ONE: Final = 1
+
+
+@types.coroutine
+def _nothing_to_await() -> Generator[None, None, None]:
+    return
+    yield
+
+
+# Awaiting a finished generator gives None at once, any number of times, on any loop. So leaving
+# a permit is an ordinary call: no cancellation can lose it, and no coroutine is made for it.
+_DONE: Final[Awaitable[None]] = _nothing_to_await()
+next(cast(Generator[None, None, None], _DONE), None)
+
+
+class Permit:
+    """Leave to do one thing. `Limiter.acquire` makes it; it does nothing until awaited or entered.
+
+    key: the key it was asked for.
+    cost: what is charged for it; `adjust` and `cancel` change it.
+    """
+
+    __slots__ = (
+        "_at",
+        "_home",
+        "_later",
+        "_limit",
+        "_limiter",
+        "_max_wait",
+        "_waited",
+        "cost",
+        "key",
+    )
+
+    _limiter: "Limiter"
+    key: Hashable
+    cost: float
+    _max_wait: float | None | EllipsisType
+    _limit: Limit | tuple[Limit, ...] | None
+    _at: float | None  # when it was granted; None until asked for, -inf until granted
+    # Set only where they differ from what is usual, as every assignment costs every call:
+    _waited: float  # not 0
+    _home: Hashable  # charged to another key: the overflow
+    _later: list[tuple[float, float]]  # what `adjust` charged since: (time, cost)
+
+    async def __aenter__(self) -> "Permit":
+        # The common case, written out because a call costs as much as the whole decision:
+        # `Window.join` says what happens here, `Limiter._lane` when it may.
+        limiter = self._limiter
+        if self._limit is None and self.cost is _ONE and not limiter._queues:
+            window = limiter._lane.get(self.key)
+            if window is not None:
+                now = limiter._time()
+                if now < window.closes:
+                    total = window.total + 1
+                    if total <= limiter._lane_limit and self._at is None:
+                        window.total = total
+                        window.last = self._at = now
+                        limiter._entered += 1
+                        return self
+        waiter = limiter._request(self)
+        if waiter is not None:
+            await limiter._wait(self, waiter)
+        limiter._entered += 1
+        return self
+
+    def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Awaitable[None]:
+        self._limiter._completed += 1
+        return _DONE
+
+    def __await__(self) -> Generator[Any, None, "Permit"]:
+        waiter = self._limiter._request(self)
+        if waiter is not None:
+            yield from self._limiter._wait(self, waiter).__await__()
+        self._limiter._passed += 1
+        return self
+
+    def __repr__(self) -> str:
+        state = "not asked for yet" if self._at is None else f"waited {self.waited:.3g} s"
+        return f"<Permit of {self._limiter.name} for {self.key!r}: cost {self.cost:g}, {state}>"
+
+    @property
+    def waited(self) -> float:
+        """Seconds from asking to being let in."""
+        return getattr(self, "_waited", 0.0)
+
+    @property
+    def limit(self) -> Limit:
+        """The limit it is under, as cost in the period of the rate that binds."""
+        return self._limiter.peek(self.key, limit=self._limit).limit
+
+    @property
+    def remaining(self) -> float:
+        """What its key has left now, as cost."""
+        return self._limiter.peek(self.key, limit=self._limit).remaining
+
+    def adjust(self, cost: float) -> None:
+        """Settle the true cost, once it is known. Never refuses, never waits.
+
+        What is less is given back to where it was taken from, or nothing if that has left the
+        window; what is more is charged now, even past the limit, and later calls wait it out.
+        Raises `ValueError` or `TypeError` for a cost that is not a finite number from 0 up and
+        `RuntimeError` before the permit is granted.
+        """
+        self._limiter._adjust(self, check_cost(cost))
+
+    def cancel(self) -> None:
+        """Give back all of it: what it was for was not done. Calling it again does nothing."""
+        self._limiter._adjust(self, 0)

@@ -1,0 +1,314 @@
+"""Callers who wait: one queue for each key that has any, and the one function that lets them in.
+
+1. First come, first served, per key. Only the first of a queue is ever asked about: a large cost
+   holds up those behind it and is not overtaken.
+2. One timer per queue, set to the moment at which the first can go. Nobody polls, and nobody is
+   woken who cannot go.
+3. `Queues.serve` runs after every change that may let somebody in: the time has come, a rate has
+   changed, something was given back, someone gave up. It is synchronous, and nothing else grants
+   to a waiter; there is no `await` between the decision and the charge, so no lock is needed.
+4. Who was granted and is cancelled before it runs hands its place on (`Queues.wait`).
+5. A bound on waiting is looked at before sleeping, not after: who cannot make it fails at once.
+"""
+
+import asyncio
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from itertools import count
+from math import inf
+from threading import get_ident
+from typing import Final
+
+from aiolimit.clock import Clock, Timer
+from aiolimit.errors import CostTooHigh, RateLimited, Reason
+from aiolimit.memory import Limits, MemoryStore
+
+__all__ = ["Queue", "Queues", "Waiter"]
+
+_AT_ONCE: Final = 256  # callers let in before the loop gets its turn: about 2 ms of work
+
+_arrival = count()
+
+
+class Waiter:
+    """One caller who waits."""
+
+    __slots__ = ("cost", "deadline", "future", "granted_at", "key", "limits", "queue")
+
+    def __init__(
+        self,
+        queue: "Queue",
+        key: Hashable,
+        cost: float,
+        limits: Limits | None,
+        deadline: float,
+        future: asyncio.Future[None],
+    ) -> None:
+        self.queue = queue
+        self.key = key
+        self.cost = cost
+        self.limits = limits  # of this call; None for those of the limiter, whatever they become
+        self.deadline = deadline  # the latest time that helps; infinite without a bound
+        self.future = future
+        self.granted_at: float | None = None
+
+
+class Queue:
+    """All who wait for one key, in order. Anyone is added and taken out in O(1)."""
+
+    __slots__ = ("_deadlines", "_timer", "_timer_at", "_waiters", "cost", "due", "key")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key  # of the windows: the overflow's for those past `max_keys`
+        self.cost: float = 0  # of all who wait, together
+        self.due = inf  # when the first can go
+        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self._deadlines: list[tuple[float, int, Waiter]] = []
+        self._timer: Timer | None = None
+        self._timer_at = inf
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def first(self) -> Waiter | None:
+        """Who is next."""
+        return next(iter(self._waiters), None)
+
+    def waiters(self) -> tuple[Waiter, ...]:
+        """All of them, in order, as they are now."""
+        return tuple(self._waiters)
+
+    def add(self, waiter: Waiter) -> None:
+        """Let a caller wait, behind all others."""
+        self._waiters[waiter] = None
+        self.cost += waiter.cost
+        if waiter.deadline < inf:
+            heapq.heappush(self._deadlines, (waiter.deadline, next(_arrival), waiter))
+            if len(self._deadlines) > 2 * len(self._waiters) + 64:
+                self._deadlines = [item for item in self._deadlines if item[2] in self._waiters]
+                heapq.heapify(self._deadlines)
+
+    def remove(self, waiter: Waiter) -> bool:
+        """Take a caller out; False if it was not in the queue."""
+        if waiter not in self._waiters:
+            return False
+        del self._waiters[waiter]
+        self.cost = self.cost - waiter.cost if self._waiters else 0
+        return True
+
+    def most_urgent(self) -> Waiter | None:
+        """Whose deadline is the earliest; None if nobody has one."""
+        while self._deadlines:
+            waiter = self._deadlines[0][2]
+            if waiter in self._waiters:
+                return waiter
+            heapq.heappop(self._deadlines)
+        return None
+
+    def wake(self, clock: Clock, now: float, at: float, callback: Callable[[], object]) -> None:
+        """Have the callback called at that time, in place of any time set before."""
+        if at != self._timer_at:
+            self.sleep()
+            if at < inf:
+                self._timer_at = at
+                self._timer = clock.call_later(max(0.0, at - now), callback)
+
+    def sleep(self) -> None:
+        """Have nothing called."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._timer_at = inf
+
+
+class Queues:
+    """All queues of one limiter, on one event loop.
+
+    limits: what the limiter allows now.
+    refuse: makes the error for a waiter that is refused after all, and counts it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: MemoryStore,
+        clock: Clock,
+        time: Callable[[], float],
+        refuse: Callable[[type[RateLimited], Reason, Waiter], RateLimited],
+    ) -> None:
+        self.by_key: dict[Hashable, Queue] = {}
+        self.waiting = 0
+        self.cancelled = 0
+        self.limits: Limits = ()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread: int | None = None
+        self._name = name
+        self._store = store
+        self._clock = clock
+        self._time = time
+        self._refuse = refuse
+
+    def add(
+        self,
+        home: Hashable,
+        key: Hashable,
+        cost: float,
+        limits: Limits | None,
+        now: float,
+        wait: float,
+        deadline: float,
+    ) -> Waiter:
+        """Give a caller a place that will be its turn in `wait` seconds. It must `wait` then."""
+        loop = asyncio.get_running_loop()
+        queue = self.by_key.get(home)
+        if queue is None:
+            queue = self.by_key[home] = Queue(home)
+            queue.due = now + wait
+        waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future())
+        queue.add(waiter)
+        self.waiting += 1
+        self._set_timer(queue, now)
+        return waiter
+
+    async def wait(self, waiter: Waiter) -> float:
+        """Wait for the turn; return when it was granted, or raise what ended it."""
+        try:
+            await waiter.future
+        except RateLimited:
+            raise
+        except BaseException:
+            home, at = waiter.queue.key, waiter.granted_at
+            if at is not None:
+                limits = waiter.limits or self.limits
+                self._store.take(home, -waiter.cost, 0, limits, self._time(), at)
+                self.cancelled += 1
+            else:
+                self._give_up(waiter)
+            if waiter.future.get_loop().is_running():
+                self.serve(home)
+            raise
+        assert waiter.granted_at is not None
+        return waiter.granted_at
+
+    def behind(self, queue: Queue, cost: float, limits: Limits, now: float) -> float:
+        """Seconds until a newcomer could pass, behind all who wait now."""
+        _, wait = self._store.take(queue.key, 0, queue.cost + cost, limits, now)
+        return max(wait, queue.due - now)
+
+    def serve(self, home: Hashable) -> None:
+        """Let in who may go now, in order, and set the timer for who comes next."""
+        queue = self.by_key.get(home)
+        if queue is None:
+            return
+        now = self._time()
+        queue.due = now  # unless somebody turns out to be held up
+        for _ in range(_AT_ONCE):
+            waiter = queue.first()
+            if waiter is None:
+                break
+            if waiter.future.done():  # cancelled, and not run since
+                self._give_up(waiter)
+                continue
+            limits = waiter.limits or self.limits
+            granted, wait = self._store.take(home, waiter.cost, waiter.cost, limits, now)
+            if granted:
+                self._remove(waiter)
+                waiter.granted_at = now
+                waiter.future.set_result(None)
+            elif now + wait > waiter.deadline:
+                self._fail(waiter)
+            else:
+                queue.due = now + wait
+                break
+        for _ in range(_AT_ONCE):
+            late = queue.most_urgent()
+            if late is None or late.deadline > now or queue.due <= now:
+                break
+            self._fail(late)
+        if queue:
+            self._set_timer(queue, now)
+        else:
+            queue.sleep()
+            del self.by_key[home]
+
+    def review(self, home: Hashable, fits: Callable[[float, Limits], bool]) -> None:
+        """After a change of the limits: fail who can never pass, or not in time any more."""
+        queue = self.by_key[home]
+        now = self._time()
+        ahead: float = 0
+        for waiter in queue.waiters():
+            if waiter.limits is not None and len(waiter.limits) != len(self.limits):
+                waiter.limits = None
+            limits = waiter.limits or self.limits
+            if not fits(waiter.cost, limits):
+                self._fail(waiter, CostTooHigh, "cost_too_high")
+                continue
+            if waiter.deadline < inf:
+                _, wait = self._store.take(home, 0, ahead + waiter.cost, limits, now)
+                if now + wait > waiter.deadline:
+                    self._fail(waiter)
+                    continue
+            ahead += waiter.cost
+
+    def check_loop(self) -> None:
+        """Notice another event loop or thread; leave behind those who waited on a loop that ended.
+
+        Raises `RuntimeError` while the loop that was used before is running, as two at once would
+        share state without a lock, and where callers wait on a loop that is only paused.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        old = self.loop
+        if loop is not old and old is not None and old.is_running():
+            raise RuntimeError(
+                f"limiter {self._name!r} is in use on another event loop, which is still running; "
+                "make one limiter for each loop, or call it from its own loop only"
+            )
+        if loop is None and self.waiting and old is not None and not old.is_closed():
+            raise RuntimeError(
+                f"callers wait for limiter {self._name!r} on an event loop: call it from there"
+            )
+        if loop is not old and (loop is not None or (old is not None and old.is_closed())):
+            for queue in self.by_key.values():
+                queue.sleep()
+                for waiter in queue.waiters():
+                    if not waiter.future.get_loop().is_closed() and not waiter.future.done():
+                        gone = f"limiter {self._name!r} was taken to another event loop"
+                        waiter.future.set_exception(RuntimeError(gone))
+            self.cancelled += self.waiting
+            self.waiting = 0
+            self.by_key.clear()
+            self.loop = loop
+        self.thread = get_ident()
+
+    def _remove(self, waiter: Waiter) -> bool:
+        removed = waiter.queue.remove(waiter)
+        self.waiting -= removed
+        return removed
+
+    def _give_up(self, waiter: Waiter) -> None:
+        self.cancelled += self._remove(waiter)
+
+    def _fail(
+        self,
+        waiter: Waiter,
+        error: type[RateLimited] = RateLimited,
+        reason: Reason = "timeout",
+    ) -> None:
+        self._remove(waiter)
+        if not waiter.future.done():
+            waiter.future.set_exception(self._refuse(error, reason, waiter))
+
+    def _set_timer(self, queue: Queue, now: float) -> None:
+        urgent = queue.most_urgent()
+        at = queue.due if urgent is None else min(queue.due, urgent.deadline)
+
+        def on_time() -> None:
+            queue.sleep()
+            if self.by_key.get(queue.key) is queue:
+                self.serve(queue.key)
+
+        queue.wake(self._clock, now, at, on_time)

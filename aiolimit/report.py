@@ -1,0 +1,88 @@
+"""What a limiter tells of itself: a key's quota, the counts, and why the limit is what it is."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from aiolimit.errors import Reason
+from aiolimit.rate import Limit, Rate
+
+__all__ = ["Explanation", "Quota", "Statistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a key has left. Of several rates the one that binds: the longest wait, the least left.
+
+    rate: the rate that binds.
+    limit: cost in `rate.per` seconds; `UNLIMITED` where the call named that.
+    remaining: cost that would pass now.
+    retry_after: seconds until a call would pass; 0 if it would now, infinite if never.
+    reset_after: seconds until the whole limit is there again.
+    """
+
+    rate: Rate
+    limit: Limit
+    remaining: float
+    retry_after: float
+    reset_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The counts of a limiter since it was made, and what it holds now.
+
+    admitted: calls that passed.
+    completed: calls that have left their `async with`.
+    in_flight: calls inside their `async with` now.
+    rejected: calls that were refused, by `RateLimited.reason`.
+    cancelled: callers that gave up while they waited.
+    waiting: callers that wait now.
+    keys: keys that are held now.
+    evicted: keys that were forgotten because they were idle.
+    """
+
+    admitted: int
+    completed: int
+    in_flight: int
+    rejected: Mapping[Reason, int]
+    cancelled: int
+    waiting: int
+    keys: int
+    evicted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a call for this key would pass or not, now. `str()` of it is a sentence for a person.
+
+    binding: what decides: "quota" (the window is full), "pace" (the burst is spent), "queue"
+        (others wait for this key) or "nothing" (a call would pass).
+    waiting: callers that wait for this key.
+    retry_after: seconds until a call of cost 1 would pass, behind those who wait.
+    """
+
+    limiter: str
+    key: Hashable
+    rates: tuple[Rate, ...]
+    binding: Literal["nothing", "quota", "pace", "queue"]
+    rate: Rate
+    remaining: float
+    waiting: int
+    retry_after: float
+
+    def __str__(self) -> str:
+        configured = " and ".join(str(rate) for rate in self.rates)
+        start = f"{self.limiter}: {configured} configured; "
+        left = f"{self.remaining:g} of {self.rate.limit:g} left of {self.rate} for {self.key!r}"
+        match self.binding:
+            case "nothing":
+                return f"{start}{left}, so a call passes."
+            case "quota":
+                why = f"{left}, so a new call waits"
+            case "pace":
+                why = f"{self.key!r} is ahead of its even pace, so a new call waits"
+            case "queue":
+                callers = "1 caller waits" if self.waiting == 1 else f"{self.waiting} callers wait"
+                why = f"{callers} for {self.key!r}, so a new call waits behind"
+        return f"{start}{why}: {self.retry_after:.3g} s."

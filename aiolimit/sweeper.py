@@ -1,0 +1,54 @@
+"""The timer that has idle keys forgotten without any further call."""
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+from aiolimit.clock import Clock, Timer
+from aiolimit.memory import MemoryStore
+
+__all__ = ["Sweeper"]
+
+_AT_ONCE: Final = 1000  # keys looked at in one step: about 1 ms of work
+
+
+class Sweeper:
+    """Makes the steps of a store's eviction passes, on the loop that is running."""
+
+    __slots__ = ("__weakref__", "_clock", "_loop", "_store", "_time", "_timer")
+
+    def __init__(self, store: MemoryStore, clock: Clock, time: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._time = time
+        self._timer: Timer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def key_came(self) -> None:
+        """See to it that the keys that are here now will go."""
+        if self._timer is not None and self._loop is not None and self._loop.is_running():
+            return
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            # No loop, no timer: whoever brings a key looks after two.
+            self._store.evict(self._time(), 2)
+        else:
+            self._set(self._store.longest)
+
+    def _set(self, delay: float) -> None:
+        # The timer must not keep alive a limiter that nobody uses any more.
+        me = weakref.ref(self)
+
+        def step() -> None:
+            if (sweeper := me()) is not None:
+                sweeper._step()
+
+        self._timer = self._clock.call_later(delay, step)
+
+    def _step(self) -> None:
+        again = self._store.evict(self._time(), _AT_ONCE)
+        self._timer = None
+        if again is not None:
+            self._set(again)

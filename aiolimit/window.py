@@ -1,0 +1,207 @@
+"""One key's sliding window: a counter that is never over its limit.
+
+The window is a short list of entries `(time of the entry's last admission, cost)`, newest last,
+and a running total.
+
+1. An admission joins the newest entry while less than `span = period / N` has passed since that
+   entry was opened; otherwise it opens one.
+2. An entry leaves when `period` has passed since its *last* admission. An admission exactly
+   `period` old no longer counts.
+3. Where the limit is at most N, no cost of 1 or more joins (its span is 0): the window is an
+   exact log, and still short.
+
+From these follows all that is promised. An admission is counted for at least `period`, because
+it leaves no earlier than the last one it shares an entry with: so no half-open interval of that
+length ever holds more than the limit, whatever the pattern. It is counted for less than
+`period + span`: so under saturation at least N / (N + 1) of the limit is admitted. Entries are
+opened at least `span` apart: so at most N + 2 of them exist, each is appended and dropped once,
+and nothing has to be cleaned in the background.
+
+Nothing here reads a clock or knows a loop: `now` is an argument, in seconds of any origin, and
+times that step back count as the latest time seen. The period and the limit are arguments too,
+because they belong to the limiter and may change between two calls.
+"""
+
+from bisect import bisect_left
+from math import fsum, inf, nextafter
+
+__all__ = ["Window", "seconds_until", "span_of"]
+
+_COMPACT_AT = 64  # cells that may stand dropped at the front of `older` until they are removed
+
+
+def span_of(period: float, sub_windows: int | None, limit: float, cost: float) -> float:
+    """How long an entry opened by this cost may be joined, in seconds; 0 keeps it by itself."""
+    if sub_windows is None or (limit <= sub_windows and cost >= 1):
+        return 0.0
+    return period / sub_windows
+
+
+def _passed(since: float, now: float, period: float) -> bool:
+    """Whether `period` seconds have passed, decided without rounding.
+
+    The difference alone may round up to the period a hair too early, and one interval would
+    hold what has room in two. The sign of `fsum` is that of the exact sum; it is asked only
+    when the difference says yes.
+    """
+    return now - since >= period and fsum((now, -since, -period)) >= 0.0
+
+
+def seconds_until(since: float, now: float, period: float) -> float:
+    """The least wait after which `period` has passed: who sleeps just that is let in."""
+    when = since + period
+    while not _passed(since, when, period):
+        when = nextafter(when, inf)
+    wait = max(0.0, when - now)
+    while now + wait < when:
+        wait = nextafter(wait, inf)
+    return wait
+
+
+class Window:
+    """The entries of one key under one rate.
+
+    Of the newest entry only what the next decision needs is kept: its last admission and until
+    when it may be joined; its cost is `total - older_total`. The older entries lie flat in one
+    list, time, cost, time, cost, which most keys never need.
+    """
+
+    __slots__ = ("closes", "first", "gone", "last", "older", "older_total", "total")
+
+    def __init__(self, now: float = -inf) -> None:
+        self.total: float = 0  # the cost of all entries
+        self.closes = -inf  # until this time an admission joins the newest entry
+        self.last = -inf  # the newest entry's last admission
+        self.gone = nextafter(now, -inf)  # what was admitted up to then is not in here any more
+        self.older: list[float] | None = None
+        self.older_total: float = 0
+        self.first = 0  # where the oldest entry stands in `older`; what is before it has left
+
+    def copy(self) -> "Window":
+        """Another window with the same entries."""
+        twin = Window()
+        twin.total, twin.older_total = self.total, self.older_total
+        twin.closes, twin.last, twin.gone = self.closes, self.last, self.gone
+        twin.older = self.older[self.first :] if self.older else None
+        return twin
+
+    def join(self, now: float, limit: float) -> bool:
+        """Admit a cost of 1 into the newest entry, or do nothing and return False.
+
+        The common case of `take`, by itself because everyone's speed hangs on it: while the
+        newest entry is open and there is room, nothing old has to be looked at. Not for a
+        window that is an exact log.
+        """
+        if self.last <= now < self.closes:
+            total = self.total + 1
+            if total <= limit:
+                self.total = total
+                self.last = now
+                return True
+        return False
+
+    def take(self, cost: float, now: float, limit: float, period: float, span: float) -> bool:
+        """Admit the cost if it fits, or change nothing and return False."""
+        if cost > self.room(now, limit, period):
+            return False
+        if now < self.last:
+            now = self.last
+        if now >= self.closes or span == 0.0:
+            self._open(now, span)
+        self.total += cost
+        self.last = now
+        return True
+
+    def room(self, now: float, limit: float, period: float) -> float:
+        """What fits now, after what is old has left; below 0 where more than the limit is in."""
+        if self.total:
+            self._drop(now if now > self.last else self.last, period)
+        return limit - self.total
+
+    def wait(self, cost: float, now: float, limit: float, period: float) -> float:
+        """Seconds until the cost fits if nothing else is admitted; 0 if it fits now.
+
+        A cost above the limit is the sum of a queue: it takes whole periods first, in each of
+        which the limit is admitted once, and then waits for the rest. With a limit of 0 the
+        wait is infinite.
+        """
+        periods = 0.0
+        if cost > limit:
+            if limit <= 0:
+                return inf
+            rounds = -int(-cost // limit) - 1
+            cost -= rounds * limit
+            periods = rounds * period
+        missing = cost - self.room(now, limit, period)
+        if missing <= 0 or not self.total:
+            return periods
+        now = max(now, self.last)
+        older = self.older or ()
+        for index in range(self.first, len(older), 2):
+            missing -= older[index + 1]
+            if missing <= 0:
+                return seconds_until(older[index], now, period) + periods
+        return seconds_until(self.last, now, period) + periods
+
+    def empty_after(self, now: float, period: float) -> float:
+        """Seconds until the last entry leaves; 0 if there is none."""
+        self.room(now, 0, period)
+        return seconds_until(self.last, max(now, self.last), period) if self.total else 0.0
+
+    def give_back(self, cost: float, at: float, now: float, period: float) -> float:
+        """Take up to `cost` out of the entry that the admission made at time `at` is in.
+
+        Returns what was taken out: 0 if that entry has left, less than asked if it holds less.
+        """
+        self.room(now, 0, period)
+        if at <= self.gone:
+            return 0.0
+        left = cost
+        older = self.older or []
+        index = bisect_left(range(0, len(older), 2), at, self.first // 2, key=older.__getitem__)
+        for cell in range(2 * index, len(older), 2):
+            part = min(left, older[cell + 1])
+            older[cell + 1] -= part
+            self.older_total -= part
+            self.total -= part
+            left -= part
+            # Several entries of an exact log may have one time; they leave together.
+            following = older[cell + 2] if cell + 2 < len(older) else self.last
+            if left <= 0 or following > at:
+                return cost - left
+        part = min(left, self.total - self.older_total)
+        self.total -= part
+        return cost - left + part
+
+    def _open(self, now: float, span: float) -> None:
+        newest = self.total - self.older_total
+        if newest:
+            if self.older is None:
+                self.older = []
+            self.older += (self.last, newest)
+            self.older_total = self.total
+        self.closes = now + span
+
+    def _drop(self, now: float, period: float) -> None:
+        """Let what is old leave."""
+        older = self.older
+        if older is not None:
+            first = self.first
+            while first < len(older) and _passed(older[first], now, period):
+                self.gone = older[first]
+                self.total -= older[first + 1]
+                self.older_total -= older[first + 1]
+                first += 2
+            if first == len(older):
+                self.older = None
+                first = 0
+                self.total -= self.older_total  # what rounding has left there
+                self.older_total = 0
+            elif first >= _COMPACT_AT and 2 * first >= len(older):
+                del older[:first]
+                first = 0
+            self.first = first
+        if self.older is None and _passed(self.last, now, period):
+            self.gone = self.last
+            self.closes = -inf
+            self.total = 0
