@@ -16,6 +16,7 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from itertools import count
+from math import fsum, inf, nextafter
 from typing import Final
 
 from aiolimit.arguments import number
@@ -59,7 +60,7 @@ class FakeClock:
     def call_later(self, delay: float, callback: Callable[[], object], /) -> _Timer:
         """Call `callback` once the clock has moved on by `delay`."""
         timer = _Timer(callback)
-        heapq.heappush(self._timers, (self._now + max(0.0, delay), next(self._order), timer))
+        heapq.heappush(self._timers, (self._after(max(0.0, delay)), next(self._order), timer))
         loop = _running_loop()
         if loop is not None:
             if delay <= 0:
@@ -71,7 +72,7 @@ class FakeClock:
 
     def jump(self, seconds: float) -> None:
         """Let time pass at once. Timers on the way are called, each at its time; no task runs."""
-        target = self._now + _not_negative(seconds)
+        target = self._after(seconds)
         while self._timers and self._timers[0][0] <= target:
             self._now = max(self._now, self._timers[0][0])
             self._fire_due()
@@ -79,7 +80,7 @@ class FakeClock:
 
     async def advance(self, seconds: float) -> None:
         """Let time pass, and at every timer on the way let all tasks run until they wait."""
-        target = self._now + _not_negative(seconds)
+        target = self._after(seconds)
         await self.settle()
         while self._timers and self._timers[0][0] <= target:
             self._now = max(self._now, self._timers[0][0])
@@ -95,7 +96,7 @@ class FakeClock:
             if not future.done():
                 future.set_result(None)
 
-        timer = self.call_later(_not_negative(seconds), wake)
+        timer = self.call_later(seconds, wake)
         try:
             await future
         finally:
@@ -116,8 +117,20 @@ class FakeClock:
                 return
         raise RuntimeError(f"tasks were still busy after {_BUSY_ROUNDS} rounds of the loop")
 
+    def _after(self, seconds: float) -> float:
+        """The time after that has passed: not a bit less, as a sum of floats may be."""
+        seconds = number(seconds, "seconds")
+        if not 0 <= seconds < inf:
+            raise ValueError(
+                f"seconds must be finite and 0 or more, not {seconds!r}; `set_by` sets a clock back"
+            )
+        after = self._now + seconds
+        return after if fsum((after, -self._now, -seconds)) >= 0 else nextafter(after, inf)
+
     def _fire_due(self) -> None:
-        while self._timers and self._timers[0][0] <= self._now:
+        # Only what was set before: a timer set by a timer comes in its own turn of the loop.
+        newest = next(self._order)
+        while self._timers and self._timers[0][:2] < (self._now, newest):
             timer = heapq.heappop(self._timers)[2]
             if timer.callback is not None:
                 timer.callback()
@@ -153,8 +166,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
     except RuntimeError:
         return None
 
-
-def _not_negative(seconds: float) -> float:
-    if not number(seconds, "seconds") >= 0:
-        raise ValueError(f"seconds must be 0 or more, not {seconds!r}; set_by sets a clock back")
-    return seconds

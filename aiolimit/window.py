@@ -18,8 +18,9 @@ opened at least `span` apart: so at most N + 2 of them exist, each is appended a
 and nothing has to be cleaned in the background.
 
 Nothing here reads a clock or knows a loop: `now` is an argument, in seconds of any origin, and
-times that step back count as the latest time seen. The period and the limit are arguments too,
-because they belong to the limiter and may change between two calls.
+should not step back (`clock.steady_time` sees to it); a time before the newest admission counts
+as the time of that. The period and the limit are arguments too, because they belong to the
+limiter and may change between two calls.
 """
 
 from bisect import bisect_left
@@ -38,11 +39,10 @@ def span_of(period: float, sub_windows: int | None, limit: float, cost: float) -
 
 
 def _passed(since: float, now: float, period: float) -> bool:
-    """Whether `period` seconds have passed, decided without rounding.
+    """Whether `period` seconds have passed, to the last bit.
 
-    The difference alone may round up to the period a hair too early, and one interval would
-    hold what has room in two. The sign of `fsum` is that of the exact sum; it is asked only
-    when the difference says yes.
+    Sums and differences of floats are rounded, and may say so a hair too early. The sign of
+    `fsum` is that of the exact sum; it is asked only where the difference says yes.
     """
     return now - since >= period and fsum((now, -since, -period)) >= 0.0
 
