@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
-__all__ = ["Clock", "LoopClock", "Timer", "steady_time"]
+__all__ = ["Clock", "LoopClock", "Timer", "check_clock", "steady_time"]
 
 
 class Timer(Protocol):
@@ -34,6 +34,15 @@ class LoopClock:
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)
+
+
+def check_clock(clock: object) -> Clock:
+    """The clock that was given, or that of the running loop for None."""
+    if clock is None:
+        return LoopClock()
+    if not all(callable(getattr(clock, name, None)) for name in ("time", "call_later")):
+        raise TypeError(f"clock must have the methods time and call_later, not {clock!r}")
+    return cast(Clock, clock)
 
 
 def steady_time(clock: Clock) -> Callable[[], float]:

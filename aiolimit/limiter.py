@@ -13,7 +13,7 @@ from types import EllipsisType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
-from aiolimit.clock import Clock, LoopClock, steady_time
+from aiolimit.clock import Clock, check_clock, steady_time
 from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason
 from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
 from aiolimit.permit import Permit
@@ -107,7 +107,7 @@ class Limiter:
             burst=burst,
             max_keys=check_count(max_keys, "max_keys", 1),
         )
-        self._clock: Clock = LoopClock() if clock is None else clock
+        self._clock = check_clock(clock)
         self._time = steady_time(self._clock)
         self._waiting = Queues(name, self._store, self._clock, self._time, self._refuse_waiter)
         self._queues = self._waiting.by_key
@@ -202,7 +202,7 @@ class Limiter:
         changes, waiters that came with limits of their own fall under the new ones.
         """
         checked = _check_rates(rates)
-        self._waiting.check_loop()
+        self._waiting.check_loop(to_serve=True)
         self._store.change(checked)
         self._use_rates()
         for home in tuple(self._queues):
@@ -214,7 +214,7 @@ class Limiter:
 
         A key that shares the overflow window (see `max_keys`) is forgotten only with all.
         """
-        self._waiting.check_loop()
+        self._waiting.check_loop(to_serve=True)
         if key is None:
             self._store.clear()
         else:
@@ -312,12 +312,16 @@ class Limiter:
         if wait is None:
             permit._at = now
             return None
-        if max_wait is not None and wait > max_wait:
-            reason: Reason = "timeout" if max_wait else "quota"
-            raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
-        if self._max_waiters is not None and self._waiting.waiting >= self._max_waiters:
-            raise self._refuse(QueueFull, "queue_full", permit.key, cost, limits, wait)
-        self._waiting.check_loop()
+        full = self._max_waiters is not None and self._waiting.waiting >= self._max_waiters
+        if max_wait is not None or full:
+            queue = self._queues.get(home)
+            if queue is not None:
+                wait = self._waiting.behind(queue, cost, limits, now)
+            if max_wait is not None and wait > max_wait:
+                reason: Reason = "timeout" if max_wait else "quota"
+                raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
+            if full:
+                raise self._refuse(QueueFull, "queue_full", permit.key, cost, limits, wait)
         permit._at = -inf  # asked for, and not granted yet
         own_limits = None if permit._limit is None else limits
         deadline = inf if max_wait is None else now + max_wait
@@ -333,25 +337,27 @@ class Limiter:
         if permit._at is None or permit._at == -inf:
             raise RuntimeError(f"{permit!r} is not granted: await or enter it first")
         limits = self._limits_of(permit._limit, strict=False)
+        waiting = self._waiting
+        if get_ident() != waiting.thread or (self._queues and not waiting.is_running()):
+            waiting.check_loop(to_serve=True)
         home = getattr(permit, "_home", permit.key)
         now = self._time()
         more = cost - permit.cost
+        permit.cost = cost
+        later = getattr(permit, "_later", [])
         if more > 0:
             no_ceiling = tuple(None if limit is None else inf for limit in limits)
             self._store.take(home, more, more, no_ceiling, now)
-            permit._later = [*getattr(permit, "_later", ()), (now, more)]
+            permit._later = [*later, (now, more)]
         while more < 0:
             # The latest charge first: it has the longest to go.
-            later = getattr(permit, "_later", [])
-            at, part = later.pop() if later else (permit._at, -more)
-            self._store.take(home, -min(part, -more), 0, limits, now, at)
-            if part > -more:
-                later.append((at, part + more))
-            more = min(0, more + part)
-        permit.cost = cost
-        if self._queues:
-            self._waiting.check_loop()
-            self._waiting.serve(home)
+            at, charged = later.pop() if later else (permit._at, inf)
+            part = min(charged, -more)
+            self._store.take(home, -part, 0, limits, now, at)
+            if part < charged < inf:
+                later.append((at, charged - part))
+            more += part
+        waiting.serve(home)
 
     # What is shared.
 
@@ -360,20 +366,20 @@ class Limiter:
     ) -> tuple[Hashable, float | None]:
         """Charge the cost to the key unless others wait for it or it does not fit.
 
-        Returns where it is charged, and None or the seconds it would have to wait.
+        Returns where it is charged, and None or the least seconds it would have to wait.
         """
         waiting = self._waiting
-        if get_ident() != waiting.thread or self._queues:
+        if get_ident() != waiting.thread or (self._queues and not waiting.is_running()):
             waiting.check_loop()
         home = self._home(key, now)
         if cost == 0 or (limits[0] is None and not any(limit is not None for limit in limits)):
             return home, None
         queue = self._queues.get(home)
-        if queue is not None and queue.due <= now:
+        if queue is not None and queue.due <= now and waiting.is_running():
             waiting.serve(home)  # the timer is late; those who wait come first all the same
             queue = self._queues.get(home)
         if queue is not None:
-            return home, waiting.behind(queue, cost, limits, now)
+            return home, queue.due - now
         granted, wait = self._store.take(home, cost, cost, limits, now)
         return home, None if granted else wait
 

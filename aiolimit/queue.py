@@ -106,13 +106,21 @@ class Queue:
             heapq.heappop(self._deadlines)
         return None
 
-    def wake(self, clock: Clock, now: float, at: float, callback: Callable[[], object]) -> None:
-        """Have the callback called at that time, in place of any time set before."""
-        if at != self._timer_at:
+    def wake(self, clock: Clock, now: float, serve: Callable[[Hashable], object]) -> None:
+        """Have `serve` called when the first can go or somebody's time runs out."""
+        urgent = self.most_urgent()
+        at = self.due if urgent is None else min(self.due, urgent.deadline)
+        if at == self._timer_at:
+            return
+        self.sleep()
+
+        def on_time() -> None:
             self.sleep()
-            if at < inf:
-                self._timer_at = at
-                self._timer = clock.call_later(max(0.0, at - now), callback)
+            serve(self.key)
+
+        if at < inf:
+            self._timer_at = at
+            self._timer = clock.call_later(max(0.0, at - now), on_time)
 
     def sleep(self) -> None:
         """Have nothing called."""
@@ -161,6 +169,8 @@ class Queues:
     ) -> Waiter:
         """Give a caller a place that will be its turn in `wait` seconds. It must `wait` then."""
         loop = asyncio.get_running_loop()
+        if loop is not self.loop:
+            self.check_loop()
         queue = self.by_key.get(home)
         if queue is None:
             queue = self.by_key[home] = Queue(home)
@@ -168,7 +178,7 @@ class Queues:
         waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future())
         queue.add(waiter)
         self.waiting += 1
-        self._set_timer(queue, now)
+        queue.wake(self._clock, now, self.serve)
         return waiter
 
     async def wait(self, waiter: Waiter) -> float:
@@ -227,7 +237,7 @@ class Queues:
                 break
             self._fail(late)
         if queue:
-            self._set_timer(queue, now)
+            queue.wake(self._clock, now, self.serve)
         else:
             queue.sleep()
             del self.by_key[home]
@@ -251,11 +261,16 @@ class Queues:
                     continue
             ahead += waiter.cost
 
-    def check_loop(self) -> None:
+    def is_running(self) -> bool:
+        """Whether the loop that callers wait on is running."""
+        return self.loop is not None and self.loop.is_running()
+
+    def check_loop(self, *, to_serve: bool = False) -> None:
         """Notice another event loop or thread; leave behind those who waited on a loop that ended.
 
         Raises `RuntimeError` while the loop that was used before is running, as two at once would
-        share state without a lock, and where callers wait on a loop that is only paused.
+        share state without a lock; and, before a change `to_serve` those who wait, where they
+        wait on a loop that is only paused.
         """
         try:
             loop = asyncio.get_running_loop()
@@ -267,7 +282,7 @@ class Queues:
                 f"limiter {self._name!r} is in use on another event loop, which is still running; "
                 "make one limiter for each loop, or call it from its own loop only"
             )
-        if loop is None and self.waiting and old is not None and not old.is_closed():
+        if to_serve and loop is None and self.waiting and old is not None and not old.is_closed():
             raise RuntimeError(
                 f"callers wait for limiter {self._name!r} on an event loop: call it from there"
             )
@@ -275,11 +290,10 @@ class Queues:
             for queue in self.by_key.values():
                 queue.sleep()
                 for waiter in queue.waiters():
+                    self._give_up(waiter)
                     if not waiter.future.get_loop().is_closed() and not waiter.future.done():
                         gone = f"limiter {self._name!r} was taken to another event loop"
                         waiter.future.set_exception(RuntimeError(gone))
-            self.cancelled += self.waiting
-            self.waiting = 0
             self.by_key.clear()
             self.loop = loop
         self.thread = get_ident()
@@ -301,14 +315,3 @@ class Queues:
         self._remove(waiter)
         if not waiter.future.done():
             waiter.future.set_exception(self._refuse(error, reason, waiter))
-
-    def _set_timer(self, queue: Queue, now: float) -> None:
-        urgent = queue.most_urgent()
-        at = queue.due if urgent is None else min(queue.due, urgent.deadline)
-
-        def on_time() -> None:
-            queue.sleep()
-            if self.by_key.get(queue.key) is queue:
-                self.serve(queue.key)
-
-        queue.wake(self._clock, now, at, on_time)

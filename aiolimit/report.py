@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from aiolimit.errors import Reason
@@ -59,7 +60,8 @@ class Explanation:
     binding: what decides: "quota" (the window is full), "pace" (the burst is spent), "queue"
         (others wait for this key) or "nothing" (a call would pass).
     waiting: callers that wait for this key.
-    retry_after: seconds until a call of cost 1 would pass, behind those who wait.
+    retry_after: seconds until a call of cost 1 would pass, behind those who wait; infinite with
+        a limit of 0.
     """
 
     limiter: str
@@ -75,6 +77,8 @@ class Explanation:
         configured = " and ".join(str(rate) for rate in self.rates)
         start = f"{self.limiter}: {configured} configured; "
         left = f"{self.remaining:g} of {self.rate.limit:g} left of {self.rate} for {self.key!r}"
+        if self.retry_after == inf:
+            return f"{start}no call can pass."
         match self.binding:
             case "nothing":
                 return f"{start}{left}, so a call passes."

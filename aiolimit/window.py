@@ -41,10 +41,11 @@ def span_of(period: float, sub_windows: int | None, limit: float, cost: float) -
 def _passed(since: float, now: float, period: float) -> bool:
     """Whether `period` seconds have passed, to the last bit.
 
-    Sums and differences of floats are rounded, and may say so a hair too early. The sign of
-    `fsum` is that of the exact sum; it is asked only where the difference says yes.
+    A difference of floats is rounded, and may come out as the period a hair too early. Then the
+    sign of `fsum` tells, which is that of the exact sum.
     """
-    return now - since >= period and fsum((now, -since, -period)) >= 0.0
+    elapsed = now - since
+    return elapsed > period or (elapsed == period and fsum((now, -since, -period)) >= 0.0)
 
 
 def seconds_until(since: float, now: float, period: float) -> float:
@@ -184,24 +185,26 @@ class Window:
 
     def _drop(self, now: float, period: float) -> None:
         """Let what is old leave."""
-        older = self.older
-        if older is not None:
-            first = self.first
-            while first < len(older) and _passed(older[first], now, period):
-                self.gone = older[first]
-                self.total -= older[first + 1]
-                self.older_total -= older[first + 1]
-                first += 2
-            if first == len(older):
-                self.older = None
-                first = 0
-                self.total -= self.older_total  # what rounding has left there
-                self.older_total = 0
-            elif first >= _COMPACT_AT and 2 * first >= len(older):
-                del older[:first]
-                first = 0
-            self.first = first
-        if self.older is None and _passed(self.last, now, period):
+        if _passed(self.last, now, period):
             self.gone = self.last
             self.closes = -inf
-            self.total = 0
+            self.total = self.older_total = self.first = 0
+            self.older = None
+            return
+        older = self.older
+        if older is None:
+            return
+        first = self.first
+        while first < len(older) and _passed(older[first], now, period):
+            self.gone = older[first]
+            self.total -= older[first + 1]
+            self.older_total -= older[first + 1]
+            first += 2
+        if first == len(older):
+            self.total -= self.older_total  # what rounding has left there
+            self.older_total = first = 0
+            self.older = None
+        elif first >= _COMPACT_AT and 2 * first >= len(older):
+            del older[:first]
+            first = 0
+        self.first = first

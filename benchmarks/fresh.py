@@ -10,37 +10,32 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 __all__ = ["ROOT", "alternate"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-Figures = dict[str, float]
-
 
 def alternate(
     commands: Mapping[str, Sequence[str]],
     repeats: int,
     environment: Mapping[str, str] | None = None,
-) -> dict[str, Figures]:
-    """Run each command `repeats` times, in turns. Returns the median of each of its figures.
+) -> dict[str, dict[str, list[float]]]:
+    """Run each command `repeats` times, in turns. Returns its figures, by name, of all runs.
 
     commands: arguments for Python, by name.
     environment: variables in place of those of this process.
     """
-    runs: dict[str, list[Figures]] = {name: [] for name in commands}
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in commands}
     for _ in range(repeats):
         for name, arguments in commands.items():
-            runs[name].append(_run(arguments, environment))
-    return {
-        name: {figure: median(run[figure] for run in done) for figure in done[0]}
-        for name, done in runs.items()
-    }
+            for figure, value in _run(arguments, environment).items():
+                found[name].setdefault(figure, []).append(value)
+    return found
 
 
-def _run(arguments: Sequence[str], environment: Mapping[str, str] | None) -> Figures:
+def _run(arguments: Sequence[str], environment: Mapping[str, str] | None) -> dict[str, float]:
     done = subprocess.run(  # noqa: S603
         [sys.executable, *arguments],
         cwd=ROOT,

@@ -36,7 +36,7 @@ class _Kept:
     limiter: "Reference"
     key: str
     cost: float
-    max_wait: float | None | EllipsisType
+    max_wait: float | EllipsisType | None
     limit: float | None
 
     async def __aenter__(self) -> "_Kept":
@@ -61,7 +61,7 @@ class Reference:
         key: str = "",
         cost: float = 1,
         *,
-        max_wait: float | None | EllipsisType = ...,
+        max_wait: float | EllipsisType | None = ...,
         limit: float | None = None,
     ) -> _Kept:
         """Keep the arguments in a fresh object."""

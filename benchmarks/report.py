@@ -54,9 +54,9 @@ Rows without a target are there for comparison, so that nothing hides behind a c
 - **Other limiters** are used as their documentation shows for async code: `limits` with its async
   memory storage, `throttled-py` with its in-memory store, `pyrate-limiter` with one in-memory
   bucket for each key, wrapped for async as it asks for. `aiolimiter` and `asynciolimiter` know no
-  keys and stand in a dict. The target is for the sliding window counter of `limits`, which needs
-  as little memory per key as aiolimit; its moving window keeps each call. Both leave work to a
-  task in the background, which looks through all keys. The loop does not turn between the calls
+  keys and stand in a dict. The target is for the sliding window counter of `limits`, which only
+  counts, as aiolimit does; its moving window keeps each call. Both leave work to a task in the
+  background, which looks through all keys. The loop does not turn between the calls
   that are timed, so that is not in the first figures; the rows where it turns after each call have
   it (and the turn itself is taken off). `asynciolimiter` sets a timer in each call: the turns of
   the loop that run them are in its figure.
@@ -68,7 +68,8 @@ Rows without a target are there for comparison, so that nothing hides behind a c
   task is made until the last one has passed, divided by 8000: making and running the tasks is in
   it. Any limiter that admits 2000 at once needs 3 s from the first admission to the last. For the
   fullest second, admission times are those at which aiolimit granted, by its own clock;
-  aiolimiter does not tell, so it is the loop's time directly after.
+  aiolimiter does not tell, so it is the loop's time directly after. That one is the
+  worst of the seven runs, all else is the median.
 - **Memory**: how much larger a fresh process (its resident set) is with a million keys than
   before, by key: the text of the key, its place in the dict, its window, and what the allocator
   adds. Then the median of five full garbage collections in that process. Three runs of each in

@@ -87,5 +87,5 @@ async def _passes(subject: Subject, standing: set[asyncio.Task[Any]]) -> int:
 async def _quiet(standing: set[asyncio.Task[Any]], pause: float) -> None:
     """Let due timers run and new tasks end; `standing` are those that never do."""
     await asyncio.sleep(pause)
-    while asyncio.all_tasks() - standing:
-        await asyncio.sleep(0.001)
+    while new := asyncio.all_tasks() - standing:
+        await asyncio.wait(new)

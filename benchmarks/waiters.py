@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from math import fsum
+from statistics import median
 from typing import Any, Final
 
 import aiolimiter
@@ -58,35 +59,37 @@ def measure() -> list[Row]:
     """All rows about waiters."""
     commands = {name: ["-m", "benchmarks.waiters", name] for name in _SUBJECTS}
     found = alternate(commands, _REPEATS)
-    ours, theirs, tasks = (found[name] for name in _SUBJECTS)
-    ratio = ours["cpu"] / theirs["cpu"]
-    without = (ours["cpu"] - tasks["cpu"]) / (theirs["cpu"] - tasks["cpu"])
+    ours, theirs, tasks = (median(found[name]["cpu"]) for name in _SUBJECTS)
+    without = (ours - tasks) / (theirs - tasks)
+    end, their_end = (median(found[name]["end"]) for name in ("aiolimit", "aiolimiter"))
+    # Not the median: a limit that holds in most runs does not hold.
+    fullest, their_fullest = (max(found[name]["fullest"]) for name in ("aiolimit", "aiolimiter"))
     return [
         Row(
             f"{_ALL}: CPU per admission",
             "aiolimiter",
-            f"1/{1 / ratio:.1f} ({times(ours['cpu'])}, {times(theirs['cpu'])})",
+            f"1/{theirs / ours:.1f} ({times(ours)}, {times(theirs)})",
             "<= 1/3",
-            ratio <= 1 / 3,
+            ours / theirs <= 1 / 3,
         ),
         Row(
             f"{_ALL}: the same without what the tasks alone cost",
             "aiolimiter",
-            f"1/{1 / without:.1f} (tasks {times(tasks['cpu'])})",
+            f"1/{1 / without:.1f} (tasks {times(tasks)})",
         ),
         Row(
             f"{_ALL}: from the first admission to the last",
             f"{_IDEAL:.0f} s",
-            f"{ours['end']:.3f} s (aiolimiter {theirs['end']:.3f} s)",
+            f"{end:.3f} s (aiolimiter {their_end:.3f} s)",
             "within 1 %",
-            abs(ours["end"] / _IDEAL - 1) <= _WITHIN,
+            abs(end / _IDEAL - 1) <= _WITHIN,
         ),
         Row(
             f"{_ALL}: admitted in the fullest second",
             f"{_RATE}",
-            f"{ours['fullest']:.0f} (aiolimiter {theirs['fullest']:.0f})",
+            f"{fullest:.0f} (aiolimiter {their_fullest:.0f})",
             f"<= {_RATE}",
-            ours["fullest"] <= _RATE,
+            fullest <= _RATE,
         ),
     ]
 

@@ -36,9 +36,7 @@ def evict_all(table: MemoryStore, now: float, most: int = 1000) -> float | None:
     ),
     burst=st.sampled_from([None, 2, 4]),
 )
-def test_several_rates_all_or_nothing(
-    steps: list[tuple[float, int]], burst: float | None
-) -> None:
+def test_several_rates_all_or_nothing(steps: list[tuple[float, int]], burst: float | None) -> None:
     table = store("4/s", "7/2s", burst=burst)
     logs = [ExactLog(1.0), ExactLog(2.0)]
     now = 0.0

@@ -161,7 +161,9 @@ def test_entries_are_few_and_little_is_wasted(
     assert admitted >= expected * now * 0.98 - limit
 
 
-@pytest.mark.parametrize(("sub_windows", "share"), [(10, 0.91), (16, 0.94), (32, 0.969), (60, 0.98)])
+@pytest.mark.parametrize(
+    ("sub_windows", "share"), [(10, 0.91), (16, 0.94), (32, 0.969), (60, 0.98)]
+)
 def test_under_saturation_most_of_the_limit_is_admitted(sub_windows: int, share: float) -> None:
     counter = Counter(1000, 1.0, sub_windows)
     admitted = sum(counter.take(step / 20_000) for step in range(20_000 * 20))
