@@ -1,0 +1,113 @@
+"""Limits for any ASGI application: FastAPI, Starlette, Litestar, Quart and others.
+
+```python
+app = RateLimitMiddleware(app, limiter=Limiter("100/min"))
+```
+
+It stands before routing and needs no route, so nothing below it escapes. The application is
+called once, inside the permit, and what it raises leaves unchanged: only the decision is guarded.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Hashable, MutableMapping
+from typing import Any, TypeAlias
+
+from aiolimit.arguments import check_wait
+from aiolimit.errors import RateLimited
+from aiolimit.http import fields
+from aiolimit.http.address import peer
+from aiolimit.limiter import Limiter
+
+__all__ = ["RateLimitMiddleware"]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_TRY_AGAIN_LATER = 1013  # the close code of a websocket that is refused for a while (IANA)
+
+
+class RateLimitMiddleware:
+    """Refuses what is over the limit with 429, before the application sees it.
+
+    app: the ASGI application.
+    limiter: what limits; each key has its own quota.
+    key: a function of the scope that names the caller; the socket's peer address by default.
+        Forwarded headers are not believed: whoever can write them would choose the key.
+    exempt: paths that are never limited, or a function of the scope that tells.
+    max_wait: seconds a request may wait for its turn, in place of the limiter's own `max_wait`;
+        by default it is refused at once, and no connection is held.
+
+    A refusal has a `Retry-After` in whole seconds, rounded up, at least 1, and a JSON body. A
+    websocket is refused before it is accepted: with the same response if the server can send
+    one, else by closing with code 1013. `lifespan` passes.
+    """
+
+    __slots__ = ("_exempt", "_key", "_limiter", "_max_wait", "app")
+
+    def __init__(
+        self,
+        app: App,
+        limiter: Limiter,
+        *,
+        key: Callable[[Scope], Hashable] = peer,
+        exempt: Collection[str] | Callable[[Scope], bool] | None = None,
+        max_wait: float | None = 0,
+    ) -> None:
+        if not isinstance(limiter, Limiter):
+            raise TypeError(f"limiter must be a Limiter, not {limiter!r}")
+        if not callable(key):
+            raise TypeError(f"key must be a function of the scope, not {key!r}")
+        self.app = app
+        self._limiter = limiter
+        self._key = key
+        self._exempt = _exempt(exempt)
+        self._max_wait = check_wait(max_wait)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if (kind != "http" and kind != "websocket") or (self._exempt and self._exempt(scope)):
+            await self.app(scope, receive, send)
+            return
+        permit = self._limiter.acquire(self._key(scope), max_wait=self._max_wait)
+        try:
+            await permit.__aenter__()
+        except RateLimited as refused:
+            await _refuse(refused, scope, receive, send)
+            return
+        # Not one `async with` around all: a RateLimited of the application's own is not ours.
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            await permit.__aexit__(None, None, None)
+
+
+def _exempt(
+    exempt: Collection[str] | Callable[[Scope], bool] | None,
+) -> Callable[[Scope], bool] | None:
+    if exempt is None or callable(exempt):
+        return exempt
+    if isinstance(exempt, str) or not all(isinstance(path, str) for path in exempt):
+        raise TypeError(f"exempt must be paths or a function of the scope, not {exempt!r}")
+    paths = frozenset(exempt)
+    return lambda scope: scope["path"] in paths
+
+
+async def _refuse(refused: RateLimited, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()  # the handshake, which has to be read before it is answered
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": ""})
+            return
+        prefix = "websocket.http.response"
+    else:
+        prefix = "http.response"
+    body = fields.refusal_body(refused)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *fields.refusal_fields(refused),
+    ]
+    await send({"type": f"{prefix}.start", "status": 429, "headers": headers})
+    await send({"type": f"{prefix}.body", "body": body})
