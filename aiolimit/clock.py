@@ -33,6 +33,7 @@ class LoopClock:
     time = staticmethod(time.monotonic)
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
+        """Have the running loop call `callback`; raises `RuntimeError` if there is none."""
         return asyncio.get_running_loop().call_later(delay, callback)
 
 

@@ -1,4 +1,4 @@
-"""What a call raises when it may not pass. All are `RateLimited`, so that one `except` is enough."""
+"""What a call raises when it may not pass. All are `RateLimited`: one `except` is enough."""
 
 from collections.abc import Hashable
 from functools import partial

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable
 from itertools import count
 from math import inf
 from threading import get_ident
-from typing import Final
+from typing import Final, cast
 
 from aiolimit.clock import Clock, Timer
 from aiolimit.errors import CostTooHigh, RateLimited, Reason
@@ -198,8 +198,7 @@ class Queues:
             if waiter.future.get_loop().is_running():
                 self.serve(home)
             raise
-        assert waiter.granted_at is not None
-        return waiter.granted_at
+        return cast(float, waiter.granted_at)  # or the future would not have a result
 
     def behind(self, queue: Queue, cost: float, limits: Limits, now: float) -> float:
         """Seconds until a newcomer could pass, behind all who wait now."""

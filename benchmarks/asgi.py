@@ -58,7 +58,7 @@ def measure() -> list[Row]:
 
 async def _measure() -> list[Row]:
     # Here, not above: whoever measures only calls needs no room for HTTP.
-    from aiolimit.http.asgi import RateLimitMiddleware  # noqa: PLC0415
+    from aiolimit.http.asgi import RateLimitMiddleware
 
     limiter = Limiter("1000000000/s")
     with_it = _subject("with", RateLimitMiddleware(_application, limiter=limiter))

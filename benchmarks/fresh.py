@@ -36,7 +36,7 @@ def alternate(
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str] | None) -> dict[str, float]:
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
         env=os.environ if environment is None else environment,

@@ -112,7 +112,7 @@ def _aiolimit() -> Enter:
     async def enter(course: Course) -> None:
         async with limiter.acquire("key") as permit:
             # When it was granted, not when this task came to run: what the limiter decides by.
-            course.passed(permit._at or 0.0)  # noqa: SLF001
+            course.passed(permit._at or 0.0)
 
     return enter
 

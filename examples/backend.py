@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9000, help="0 takes any free one")
     config = uvicorn.Config(app, port=parser.parse_args().port, log_level="warning")
     listening = config.bind_socket()
+    listening.listen()  # from here on connections are kept until the server takes them
     print(f"listening on http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     uvicorn.Server(config).run([listening])
 

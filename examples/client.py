@@ -20,7 +20,7 @@ limiter = Limiter("4/s", name="client", max_wait=30)
 async def fetch(client: httpx2.AsyncClient, url: str, page: int, begun: float) -> None:
     host = httpx2.URL(url).host
     async with limiter.acquire(host) as permit:
-        response = await client.get(url, params={"page": page})
+        response = await client.get(httpx2.URL(url).copy_merge_params({"page": page}))
     at = time.monotonic() - begun
     print(f"{at:5.2f} s  page {page:2}  {response.status_code}  waited {permit.waited:.2f} s")
 

@@ -30,7 +30,7 @@ import aiosqlite
 import httpx2
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -113,7 +113,7 @@ class Gateway:
             raise Refused(402, "no balance left", balance=user.balance)
         return user
 
-    async def forward(self, request: Request, user: User) -> Response:
+    async def forward(self, request: Request, user: User, body: bytes) -> Response:
         headers = [
             (name, value)
             for name, value in request.headers.items()
@@ -124,7 +124,7 @@ class Gateway:
                 request.method,
                 httpx2.URL(path=request.url.path, query=request.url.query.encode()),
                 headers=[*headers, ("x-user", user.name)],
-                content=await request.body(),
+                content=body,
             )
         except httpx2.HTTPError as error:
             raise Refused(502, f"the backend does not answer: {type(error).__name__}") from error
@@ -141,16 +141,22 @@ class Gateway:
             user = await self.look_up(request)
             limit = user.requests_per_minute or UNLIMITED
             async with self.quota.acquire(user.name, limit=limit):
+                body = await request.body()
                 self.waiting[user.name] += 1
                 try:
                     turn = await self.pace.acquire()
                 finally:
                     self.waiting[user.name] -= 1
-                response = await self.forward(request, user)
+                if await request.is_disconnected():
+                    turn.cancel()  # nobody is there to take the answer: the turn is the next one's
+                    raise ClientDisconnect
+                response = await self.forward(request, user, body)
                 response.headers["x-waited"] = f"{turn.waited:.3f}"
                 return response
         except Refused as refused:
             return refused.response
+        except ClientDisconnect:
+            return Response(status_code=499)  # for the log: nobody reads it
         except RateLimited as limited:
             after = retry_after(limited.retry_after or 1)
             return JSONResponse(
@@ -238,6 +244,7 @@ def main() -> None:
     gateway = Gateway(options.database, options.backend, os.environ.get("GATEWAY_OPERATOR_KEY"))
     config = uvicorn.Config(gateway.app(), port=options.port, log_level="warning")
     listening = config.bind_socket()
+    listening.listen()  # from here on connections are kept until the server takes them
     print(f"listening on http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     uvicorn.Server(config).run([listening])
 

@@ -13,7 +13,7 @@ class ExactLog:
     def used(self, now: float, age: float = 0.0) -> Fraction:
         """The cost in the half-open interval of one period (and `age` more) that ends now."""
         start = Fraction(now) - self.period - Fraction(age)
-        return sum((cost for at, cost in self.admissions if start < at), Fraction(0))
+        return Fraction(sum(cost for at, cost in self.admissions if start < at))
 
     def admit(self, now: float, cost: float) -> None:
         self.admissions.append((Fraction(now), Fraction(cost)))

@@ -20,6 +20,8 @@ MODULE_LEVEL = Limiter("2/200ms", name="module")
 
 
 def test_01_three_loops_in_a_row_each_leaving_a_cancelled_waiter() -> None:
+    left_behind: list[asyncio.Task[object]] = []
+
     async def main() -> None:
         await MODULE_LEVEL.acquire("k")
         await MODULE_LEVEL.acquire("k")
@@ -31,7 +33,7 @@ def test_01_three_loops_in_a_row_each_leaving_a_cancelled_waiter() -> None:
         async with MODULE_LEVEL.acquire("k") as permit:
             assert permit.waited > 0.1
         assert time.monotonic() - begun < 5
-        asyncio.create_task(MODULE_LEVEL.acquire("k").__aenter__(), name="left behind")
+        left_behind.append(asyncio.create_task(MODULE_LEVEL.acquire("k").__aenter__()))
         await asyncio.sleep(0)
 
     with warnings.catch_warnings():
@@ -51,7 +53,7 @@ def test_01_a_loop_that_was_closed_over_its_waiters() -> None:
         task = loop.create_task(limiter.acquire("k").__aenter__())
         loop.run_until_complete(asyncio.sleep(0))
         assert limiter.statistics().waiting == 1
-        task.get_coro().close()  # type: ignore[union-attr]
+        task.get_coro().close()
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.close()
         limiter.reset()

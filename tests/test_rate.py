@@ -99,7 +99,7 @@ def test_a_limit_below_one_is_written_the_other_way_round() -> None:
 
 def test_whole_numbers_are_kept_exact() -> None:
     assert type(Rate(100.0).limit) is int
-    assert Rate(Fraction(5, 2)).limit == 2.5
+    assert Rate(Fraction(5, 2)).limit == 2.5  # type: ignore[arg-type]
 
 
 @given(

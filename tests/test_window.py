@@ -215,28 +215,36 @@ def test_a_ring_of_five() -> None:
     assert not counter.take(1.05)
 
 
-def burst_at_the_boundary(take: Callable[[float], bool]) -> int:
-    """One second, limit 100: 200 requests between 0.95 s and 1.05 s."""
-    return sum(take(0.95 + n * 0.0005) for n in range(200))
+def fullest_second(take: Callable[[float], bool], arrivals: list[float]) -> int:
+    passed = [at for at in arrivals if take(at)]
+    return max(sum(end - 1.0 < at <= end for at in passed) for end in passed)
+
+
+# One second, a limit of 100, 200 requests between 0.95 s and 1.05 s: alone, and on top of an
+# even load of 100 a second, of which what is dropped too early can be seen.
+BURST = [0.95 + n * 0.0005 for n in range(200)]
+LOAD = [0.005 + n * 0.01 for n in range(95)]
 
 
 @pytest.mark.parametrize("sub_windows", [1, 2, 10, 32, 60, 100, 1000, None])
 def test_burst_at_the_boundary(sub_windows: int | None) -> None:
-    assert burst_at_the_boundary(Counter(100, 1.0, sub_windows).take) == 100
+    assert fullest_second(Counter(100, 1.0, sub_windows).take, BURST) == 100
+    assert fullest_second(Counter(100, 1.0, sub_windows).take, LOAD + BURST) == 100
 
 
-def test_burst_at_the_boundary_elsewhere() -> None:
-    assert burst_at_the_boundary(FixedWindow(100, 1.0).take) == 200
-
-    def worst(sub_windows: int) -> int:
-        # The reference forgets a sub-window at once, up to one length early: fill the first,
-        # spread from 0.95 s back, and see what one real second holds.
-        counter = WholeSubWindows(100, 1.0, sub_windows)
-        passed = [n / 1000 for n in range(2500) for _ in range(5) if counter.take(n / 1000)]
-        return max(sum(end - 1.0 < at <= end for at in passed) for end in passed)
-
-    assert worst(10) >= 101
-    assert worst(100) >= 101
+@pytest.mark.parametrize(
+    ("make", "alone", "on_top"),
+    [
+        (lambda: FixedWindow(100, 1.0), 200, 195),
+        (lambda: WholeSubWindows(100, 1.0, 10), 100, 110),
+        (lambda: WholeSubWindows(100, 1.0, 100), 100, 101),
+    ],
+)
+def test_burst_at_the_boundary_elsewhere(
+    make: Callable[[], FixedWindow | WholeSubWindows], alone: int, on_top: int
+) -> None:
+    assert fullest_second(make().take, BURST) == alone
+    assert fullest_second(make().take, LOAD + BURST) == on_top
 
 
 @pytest.mark.parametrize("sub_windows", [1, 10, 32, 100, None])

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ async def _run(
     headers = {"authorization": f"Bearer {operator_key}"}
     to_raise = [user for user in users if user.raised_to is not None]
     next_line = 0.0
+    most_waiting: Counter[str] = Counter()  # since the last plain line
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     traffic = [asyncio.create_task(send(client, user, seconds)) for user in users]
     try:
@@ -116,10 +118,13 @@ async def _run(
                     console, users, answer["users"], answer["pace"], elapsed, seconds
                 )
                 live.update(now, refresh=True)
-            elif elapsed >= next_line:
+                continue
+            most_waiting |= Counter({name: of["waiting"] for name, of in answer["users"].items()})
+            if elapsed >= next_line:
                 next_line = elapsed + 2
-                line = screen.lines(users, answer["users"], elapsed)
+                line = screen.line(users, answer["users"], most_waiting, elapsed)
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
+                most_waiting.clear()
         await asyncio.gather(*traffic)
     except httpx2.HTTPError as error:
         raise DemoFailed(f"the gateway does not answer any more: {error!r}") from error
@@ -153,8 +158,7 @@ async def _started(script: str, *arguments: str, **environment: str) -> AsyncIte
         start_new_session=True,  # Ctrl-C is for the demo, which then ends it in order
     )
     try:
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
+        line = (await process.stdout.readline()).decode() if process.stdout else ""
         if not line.startswith("listening on "):
             raise DemoFailed(f"{script} did not start, see above")
         yield line.removeprefix("listening on ").strip()
@@ -190,15 +194,17 @@ def _raise_limit(database: Path, user: Tenant) -> str:
 
 def _say_how_to_try(console: Console, gateway: str, database: Path, users: list[Tenant]) -> None:
     some = next(user for user in users if user.raised_to is not None)
+    loop = f"for n in $(seq {some.per_minute + 5})"
+    status = "-s -o /dev/null -w '%{http_code} '"
+    more = f"UPDATE users SET requests_per_minute = 100 WHERE name = '{some.name}'"
+    bearer = f'-H "Authorization: Bearer {some.key}"'
     for line in (
         "Try it:",
-        f'  curl -i -H "Authorization: Bearer {some.key}" {gateway}/hello',
-        f"  for n in $(seq {some.per_minute + 5}); do curl -s -o /dev/null -w '%{{http_code}} ' "
-        f'-H "Authorization: Bearer {some.key}" {gateway}/hello; done; echo',
+        f"  curl -i {bearer} {gateway}/hello",
+        f"  {loop}; do curl {status} {bearer} {gateway}/hello; done; echo",
         f"  curl -i {gateway}/hello",
         f"and give {some.name} more, from the next request on:",
-        f'  sqlite3 {database} "UPDATE users SET requests_per_minute = 100 '
-        f"WHERE name = '{some.name}'\"",
+        f'  sqlite3 {database} "{more}"',
         "Ctrl-C ends it.",
     ):
         console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -1,12 +1,14 @@
 """What the demo shows: a live table in a terminal, plain lines elsewhere, and the summary."""
 
+from collections.abc import Mapping
+
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from aiolimit.cli.traffic import Tenant
 
-__all__ = ["Status", "lines", "summary", "table", "wrong"]
+__all__ = ["Status", "line", "summary", "table", "wrong"]
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#@"
@@ -59,17 +61,17 @@ def table(
     return Group(grid, Text(pace, style="dim"))
 
 
-def lines(tenants: list[Tenant], status: Status, elapsed: float) -> str:
-    """The same as one plain line."""
+def line(
+    tenants: list[Tenant], status: Status, most_waiting: Mapping[str, int], elapsed: float
+) -> str:
+    """The same as one plain line, with the most that waited since the last one."""
     parts = []
     for tenant in tenants:
-        seen = status.get(tenant.name, {})
-        limit = seen.get("limit", tenant.per_minute)
-        waiting = f", {seen['waiting']:g} waiting" if seen.get("waiting") else ""
+        limit = status[tenant.name]["limit"]
         of = f" of {limit:g}/min" if limit else ""
-        parts.append(
-            f"{tenant.name} {tenant.admitted} admitted{of}, {tenant.refused} refused{waiting}"
-        )
+        waiting = most_waiting.get(tenant.name)
+        counts = f"{tenant.admitted} admitted{of}, {tenant.refused} refused"
+        parts.append(f"{tenant.name} {counts}" + (f", {waiting} waiting" if waiting else ""))
     return f"{elapsed:4.0f} s  " + "; ".join(parts)
 
 

@@ -33,14 +33,17 @@ class Tenant:
 
     @property
     def key(self) -> str:
+        """What it sends to say who it is."""
         return f"{self.name}-key"
 
     @property
     def admitted(self) -> int:
+        """How many of its requests were answered by the backend."""
         return self.answers[200]
 
     @property
     def refused(self) -> int:
+        """How many of its requests were over the limit."""
         return self.answers[429]
 
 

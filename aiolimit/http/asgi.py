@@ -66,6 +66,7 @@ class RateLimitMiddleware:
         self._max_wait = check_wait(max_wait)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request or websocket pass to the application, or refuse it."""
         kind = scope["type"]
         if (kind != "http" and kind != "websocket") or (self._exempt and self._exempt(scope)):
             await self.app(scope, receive, send)

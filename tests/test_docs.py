@@ -1,0 +1,101 @@
+"""Every code block of the README and the docs runs, and every command in them exists."""
+
+import ast
+import asyncio
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.serving import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOMS = sorted((ROOT / "aiolimit").rglob("*.py"))
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(path: Path, language: str) -> list[tuple[int, str]]:
+    """The blocks of one language: the line each begins in, and its text."""
+    text = path.read_text()
+    found = []
+    for match in BLOCK.finditer(text):
+        assert match[2] in ("python", "console", "text"), f"{path}: a block of {match[2]!r}"
+        if match[2] == language:
+            line = text[: match.start(3)].count("\n")
+            indent = len(match[1])
+            found.append((line, "".join(each[indent:] for each in match[3].splitlines(True))))
+    return found
+
+
+def execute(path: Path, namespace: dict[str, object]) -> int:
+    """Run the blocks of a page one after the other, as a reader would type them."""
+    count = 0
+    for line, source in blocks(path, "python"):
+        tree = compile("\n" * line + source, str(path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if tree.co_flags & inspect.CO_COROUTINE:
+
+            async def typed(code: object = tree) -> None:
+                await eval(code, namespace)  # type: ignore[arg-type]  # noqa: S307
+
+            asyncio.run(asyncio.wait_for(typed(), 30))
+        else:
+            exec(tree, namespace)  # noqa: S102
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_blocks_of_a_page_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, object] = {"__name__": "page"}
+    count = execute(path, namespace)
+    if path.name in ("README.md", "how-it-works.md", "testing.md"):
+        assert count >= 4
+    printed = capsys.readouterr().out
+    # What a block says it prints, in a comment after a print, is what it prints.
+    for _, source in blocks(path, "python"):
+        for promised in re.findall(r"^print\(limiter.*\n# (.*)$", source, re.MULTILINE):
+            assert promised in printed
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_blocks_of_a_docstring_run(path: Path) -> None:
+    from aiolimit import Limiter, testing
+
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    from aiolimit.http.asgi import RateLimitMiddleware
+
+    execute(
+        path,
+        {
+            "Limiter": Limiter,
+            "FakeClock": testing.FakeClock,
+            "RateLimitMiddleware": RateLimitMiddleware,
+            "app": app,
+        },
+    )
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_commands_of_a_page_exist(path: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for _, source in blocks(path, "console"):
+        for command in source.splitlines():
+            word, *rest = command.split()
+            if word == "make":
+                assert rest[0] in targets, command
+            for argument in rest:
+                if re.fullmatch(r"(tests|examples|docs)/\S+", argument):
+                    assert (ROOT / argument).exists(), command
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_links_of_a_page_lead_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert (path.parent / link).exists(), link
+
+
+def test_nobody_is_told_to_install_somebody_elses_package() -> None:
+    for path in [*PAGES, *ROOMS, ROOT / "CHANGELOG.md"]:
+        assert not re.search(r"pip install aiolimit(?!-core)", path.read_text()), path

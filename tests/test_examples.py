@@ -1,0 +1,154 @@
+"""Each example, run as a user would run it."""
+
+import asyncio
+import re
+import sqlite3
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.serving import run, running
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}-key"}
+
+
+def execute(database: Path, statement: str) -> None:
+    with sqlite3.connect(database) as table:
+        table.execute(statement)
+    table.close()
+
+
+async def test_the_gateway(tmp_path: Path) -> None:
+    database = tmp_path / "gateway.db"
+    gateway = ("examples/gateway.py", "--database", str(database))
+    assert await run(*gateway, "--create") == (
+        0,
+        f"made {database} with the users alice, bob, carol, dave and erin\n",
+    )
+    async with (
+        running("examples/backend.py", "--port", "0") as backend,
+        running(
+            *gateway, "--backend", backend, "--port", "0", GATEWAY_OPERATOR_KEY="secret"
+        ) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        answers = [await client.get("/hello", headers=bearer("alice")) for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+        assert answers[0].json() == {"path": "/hello", "method": "GET", "user": "alice"}
+        refused = answers[-1]
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert refused.json() == {
+            "error": "too many requests",
+            "limit": 3,
+            "per_seconds": 60.0,
+            "retry_after": int(refused.headers["retry-after"]),
+            "by": "quota",
+        }
+
+        execute(database, "UPDATE users SET requests_per_minute = 5 WHERE name = 'alice'")
+        codes = [(await client.get("/", headers=bearer("alice"))).status_code for _ in range(3)]
+        assert codes == [200, 200, 429], "a higher limit counts from the next request on"
+        execute(database, "UPDATE users SET requests_per_minute = 0 WHERE name = 'alice'")
+        codes = [(await client.get("/", headers=bearer("alice"))).status_code for _ in range(9)]
+        assert codes == [200] * 9, "0 is no limit"
+
+        forged = {**bearer("bob"), "x-user": "alice", "x-extra": "passed on"}
+        answer = await client.post("/things?n=1", headers=forged, content=b"body")
+        assert answer.json() == {"path": "/things", "method": "POST", "user": "bob"}
+
+        for headers, code, said in (
+            ({}, 401, "send your key as 'Authorization: Bearer <key>'"),
+            ({"authorization": "Basic eDp5"}, 401, "send your key"),
+            ({"authorization": "Bearer"}, 401, "send your key"),
+            (bearer("nobody"), 401, "unknown key"),
+            (bearer("x' OR '1'='1"), 401, "unknown key"),
+            (bearer("carol"), 402, "no balance left"),
+            (bearer("dave"), 403, "this account is closed"),
+        ):
+            answer = await client.get("/", headers=headers)
+            assert answer.status_code == code
+            assert said in answer.json()["error"]
+            assert ("www-authenticate" in answer.headers) == (code == 401)
+
+        # Many at once: over what the backend takes they wait their turn.
+        burst = [client.get("/", headers=bearer("erin")) for _ in range(40)]
+        answers = await asyncio.gather(*burst)
+        assert {answer.status_code for answer in answers} == {200}
+        assert max(float(answer.headers["x-waited"]) for answer in answers) > 0.5
+
+        assert (await client.get("/-/status", headers=bearer("alice"))).status_code == 403
+        status = await client.get("/-/status", headers={"authorization": "Bearer secret"})
+        assert status.json()["users"]["bob"] == {"limit": 60, "remaining": 59, "waiting": 0}
+        assert "25/s configured" in status.json()["pace"]
+
+
+async def test_the_gateway_when_the_backend_or_the_table_is_gone(tmp_path: Path) -> None:
+    database = tmp_path / "gateway.db"
+    gateway = ("examples/gateway.py", "--database", str(database), "--port", "0")
+    assert (await run(*gateway, "--create"))[0] == 0
+    async with (
+        running(*gateway, "--backend", "http://127.0.0.1:9") as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        answer = await client.get("/", headers=bearer("alice"))
+        assert answer.status_code == 502
+        assert "the backend does not answer" in answer.json()["error"]
+        assert (await client.get("/-/status", headers=bearer("alice"))).status_code == 502
+        execute(database, "ALTER TABLE users RENAME TO others")
+        answer = await client.get("/", headers=bearer("alice"))
+        assert answer.status_code == 503
+        assert answer.json() == {"error": "the user table cannot be read"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "there is no database file"),
+        (b"", "no such table: users"),
+        (b"not a database at all" * 100, "file is not a database"),
+    ],
+)
+async def test_a_missing_or_broken_database(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    database = tmp_path / "users.db"
+    if content is not None:
+        database.write_bytes(content)
+    status, output = await run("examples/gateway.py", "--database", str(database))
+    assert status != 0
+    assert said in output
+    assert len(output.strip().splitlines()) == 1
+
+
+async def test_the_fastapi_service_and_the_client() -> None:
+    serve = ("-m", "uvicorn", "--app-dir", "examples", "fastapi_app:app", "--port", "0")
+    async with running(*serve) as address, httpx2.AsyncClient(base_url=address) as client:
+        assert (await client.get("/health")).json()["status"] == "ok"
+        begun = asyncio.get_running_loop().time()
+        status, output = await run("examples/client.py", f"{address}/search?q=ants", "--pages", "9")
+        assert status == 0, output
+        assert asyncio.get_running_loop().time() - begun > 2.0, "nine at four a second"
+        pages = re.findall(r"page +(\d+)  (\d+)  waited", output)
+        assert sorted(int(page) for page, _ in pages) == list(range(9))
+        assert {code for _, code in pages} == {"200"}
+        codes = [(await client.get("/search?q=bees")).status_code for _ in range(2)]
+        assert codes == [200, 429]
+        assert (await client.get("/health")).status_code == 200
+
+
+async def test_the_client_without_a_server() -> None:
+    status, output = await run("examples/client.py", "http://127.0.0.1:9/")
+    assert status == 1
+    assert "http://127.0.0.1:9/ does not answer" in output
+    assert "Traceback" not in output
+
+
+def test_examples_are_a_page_long() -> None:
+    for name in ("fastapi_app", "client", "backend"):
+        lines = Path("examples", f"{name}.py").read_text().splitlines()
+        assert len(lines) <= 60, name
+    assert sys.version_info >= (3, 11)
