@@ -62,13 +62,13 @@ class Permit:
         # The common case, written out because a call costs as much as the whole decision:
         # `Window.join` says what happens here, `Limiter._lane` when it may.
         limiter = self._limiter
-        if self._limit is None and self.cost is _ONE and not limiter._queues:
+        if self._limit is None and self.cost is _ONE and self._at is None:
             window = limiter._lane.get(self.key)
             if window is not None:
                 now = limiter._time()
                 if now < window.closes:
                     total = window.total + 1
-                    if total <= limiter._lane_limit and self._at is None:
+                    if total <= limiter._lane_limit:
                         window.total = total
                         window.last = self._at = now
                         limiter._entered += 1

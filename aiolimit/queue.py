@@ -135,6 +135,7 @@ class Queues:
 
     limits: what the limiter allows now.
     refuse: makes the error for a waiter that is refused after all, and counts it.
+    on_change: called when a queue has come or gone.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Queues:
         clock: Clock,
         time: Callable[[], float],
         refuse: Callable[[type[RateLimited], Reason, Waiter], RateLimited],
+        on_change: Callable[[], object],
     ) -> None:
         self.by_key: dict[Hashable, Queue] = {}
         self.waiting = 0
@@ -156,6 +158,7 @@ class Queues:
         self._clock = clock
         self._time = time
         self._refuse = refuse
+        self._on_change = on_change
 
     def add(
         self,
@@ -175,6 +178,7 @@ class Queues:
         if queue is None:
             queue = self.by_key[home] = Queue(home)
             queue.due = now + wait
+            self._on_change()
         waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future())
         queue.add(waiter)
         self.waiting += 1
@@ -240,6 +244,7 @@ class Queues:
         else:
             queue.sleep()
             del self.by_key[home]
+            self._on_change()
 
     def review(self, home: Hashable, fits: Callable[[float, Limits], bool]) -> None:
         """After a change of the limits: fail who can never pass, or not in time any more."""
@@ -294,6 +299,7 @@ class Queues:
                         gone = f"limiter {self._name!r} was taken to another event loop"
                         waiter.future.set_exception(RuntimeError(gone))
             self.by_key.clear()
+            self._on_change()
             self.loop = loop
         self.thread = get_ident()
 

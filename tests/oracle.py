@@ -21,13 +21,11 @@ class ExactLog:
     def worst(self) -> Fraction:
         """The most that any half-open interval of one period holds."""
         times = [at for at, _ in self.admissions]
-        return max(
-            (
-                sum(cost for at, cost in self.admissions if end - self.period < at <= end)
-                for end in times
-            ),
-            default=Fraction(0),
-        )
+        return max((self.used_at(end) for end in times), default=Fraction(0))
+
+    def used_at(self, end: Fraction) -> Fraction:
+        inside = (cost for at, cost in self.admissions if end - self.period < at <= end)
+        return Fraction(sum(inside))
 
 
 class ExactPace:
