@@ -27,7 +27,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks
 
 clean:
@@ -46,10 +46,5 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml
 
 $(VENV)/.test: $(VENV)/.made pyproject.toml
 	@echo "Installing aiolimit-core and what the tests need ..."
-	@$(install) --editable ".[cli]" --group test --group lint
-	@touch $@
-
-$(VENV)/.bench: $(VENV)/.made pyproject.toml
-	@echo "Installing aiolimit-core and its peers ..."
-	@$(install) --editable ".[cli]" --group bench
+	@$(install) --editable ".[cli]" --group test --group lint --group bench
 	@touch $@
