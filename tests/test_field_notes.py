@@ -50,10 +50,11 @@ def test_01_a_loop_that_was_closed_over_its_waiters() -> None:
     for _ in range(3):
         loop = asyncio.new_event_loop()
         loop.run_until_complete(limiter.acquire("k", max_wait=0).__aenter__())
-        task = loop.create_task(limiter.acquire("k").__aenter__())
+        waiting = limiter.acquire("k").__aenter__()
+        task = loop.create_task(waiting)
         loop.run_until_complete(asyncio.sleep(0))
         assert limiter.statistics().waiting == 1
-        task.get_coro().close()
+        waiting.close()
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.close()
         limiter.reset()
