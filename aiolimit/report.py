@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import floor, inf
 from typing import Literal
 
 from aiolimit.errors import Reason
@@ -76,7 +76,7 @@ class Explanation:
     def __str__(self) -> str:
         configured = " and ".join(str(rate) for rate in self.rates)
         start = f"{self.limiter}: {configured} configured; "
-        left = f"{self.remaining:g} of {self.rate.limit:g} left of {self.rate} for {self.key!r}"
+        left = f"{_round(self.remaining)} of {self.rate.limit} left of {self.rate} for {self.key!r}"
         if self.retry_after == inf:
             return f"{start}no call can pass."
         match self.binding:
@@ -90,3 +90,8 @@ class Explanation:
                 callers = "1 caller waits" if self.waiting == 1 else f"{self.waiting} callers wait"
                 why = f"{callers} for {self.key!r}, so a new call waits behind"
         return f"{start}{why}: {self.retry_after:.3g} s."
+
+
+def _round(cost: float) -> str:
+    """A cost for a person: whole, or to a tenth below, so that it is not more than there is."""
+    return str(cost if isinstance(cost, int) else floor(cost * 10) / 10)

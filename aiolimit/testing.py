@@ -60,10 +60,11 @@ class FakeClock:
     def call_later(self, delay: float, callback: Callable[[], object], /) -> _Timer:
         """Call `callback` once the clock has moved on by `delay`."""
         timer = _Timer(callback)
-        heapq.heappush(self._timers, (self._after(max(0.0, delay)), next(self._order), timer))
+        delay = max(0.0, delay)
+        heapq.heappush(self._timers, (self._after(delay), next(self._order), timer))
         loop = _running_loop()
         if loop is not None:
-            if delay <= 0:
+            if delay == 0.0:
                 loop.call_soon(self._fire_due)
             if self.autojump and self._watched is not loop:
                 self._watched = loop
@@ -90,6 +91,7 @@ class FakeClock:
 
     async def sleep(self, seconds: float) -> None:
         """Wait in this clock's time."""
+        self._after(seconds)  # refuses what is no time to sleep
         future = asyncio.get_running_loop().create_future()
 
         def wake() -> None:

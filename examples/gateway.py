@@ -144,7 +144,7 @@ class Gateway:
                 body = await request.body()
                 self.waiting[user.name] += 1
                 try:
-                    turn = await self.pace.acquire()
+                    turn = await self.pace.acquire("backend")
                 finally:
                     self.waiting[user.name] -= 1
                 if await request.is_disconnected():
@@ -192,7 +192,7 @@ class Gateway:
                 }
         pace = self.pace.statistics()
         return JSONResponse(
-            {"users": users, "waiting": pace.waiting, "pace": str(self.pace.explain())}
+            {"users": users, "waiting": pace.waiting, "pace": str(self.pace.explain("backend"))}
         )
 
     def app(self) -> Starlette:
