@@ -94,4 +94,5 @@ class Explanation:
 
 def _round(cost: float) -> str:
     """A cost for a person: whole, or to a tenth below, so that it is not more than there is."""
-    return str(cost if isinstance(cost, int) else floor(cost * 10) / 10)
+    tenths = floor(cost * 10)
+    return str(tenths // 10 if tenths % 10 == 0 else tenths / 10)
