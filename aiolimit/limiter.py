@@ -1,26 +1,20 @@
-"""The limiter: the one room that knows windows, store, queues and clock.
-
-How a call goes: if nobody waits for its key and the store grants its cost, it passes at once.
-Otherwise it gets a place in the queue of its key (`queue.py`, where it is let in), or is refused.
-"""
+"""The limiter: the public face, which checks what it is given, counts, and hands on."""
 
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Hashable
 from math import inf
-from threading import get_ident
 from types import EllipsisType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
+from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
-from aiolimit.clock import Clock, check_clock, steady_time
-from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason
-from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
+from aiolimit.clock import Clock, check_clock
+from aiolimit.errors import Reason
+from aiolimit.memory import MemoryStore
 from aiolimit.permit import Permit
-from aiolimit.queue import Queues, Waiter
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.report import Explanation, Quota, Statistics
-from aiolimit.sweeper import Sweeper
 from aiolimit.window import Window
 
 __all__ = ["Limiter"]
@@ -66,20 +60,15 @@ class Limiter:
 
     __slots__ = (
         "__weakref__",
-        "_clock",
+        "_admission",
         "_completed",
         "_entered",
         "_lane",
         "_lane_limit",
-        "_max_wait",
-        "_max_waiters",
         "_passed",
         "_queues",
-        "_rejected",
         "_store",
-        "_sweeper",
         "_time",
-        "_waiting",
         "name",
     )
 
@@ -99,26 +88,25 @@ class Limiter:
         if burst is not None and (burst := check_limit(burst, "burst")) < 1:
             raise ValueError(f"burst must be 1 or more, or None, not {burst!r}")
         self.name = name
-        self._max_wait = check_wait(max_wait)
-        self._max_waiters = check_count(max_waiters, "max_waiters", 0)
         self._store = MemoryStore(
             _check_rates(rates),
             sub_windows=check_count(sub_windows, "sub_windows", 1),
             burst=burst,
             max_keys=check_count(max_keys, "max_keys", 1),
         )
-        self._clock = check_clock(clock)
-        self._time = steady_time(self._clock)
-        self._waiting = Queues(
-            name, self._store, self._clock, self._time, self._refuse_waiter, self._set_lane
+        self._admission = Admission(
+            name,
+            self._store,
+            check_clock(clock),
+            check_wait(max_wait),
+            check_count(max_waiters, "max_waiters", 0),
+            on_change=self._set_lane,
         )
-        self._queues = self._waiting.by_key
-        self._sweeper = Sweeper(self._store, self._clock, self._time)
-        self._store.on_new_key = self._sweeper.key_came
+        self._time = self._admission.time
+        self._queues = self._admission.queues
         # A call is counted where that costs least: when it is entered, or passes without.
         self._entered = self._passed = self._completed = 0
-        self._rejected: dict[Reason, int] = dict.fromkeys(_REASONS, 0)
-        self._use_rates()
+        self._set_lane()
 
     def acquire(
         self,
@@ -162,15 +150,15 @@ class Limiter:
                 self._passed += 1
                 return True
         cost = check_cost(cost)
-        limits = self._limits_of(limit)
-        if not self._fits(cost, limits):
-            self._rejected["cost_too_high"] += 1
+        limits = self._admission.limits_of(limit)
+        if not self._admission.fits(cost, limits):
+            self._admission.rejected["cost_too_high"] += 1
             return False
-        _, wait = self._take(key, cost, limits, self._time())
+        _, wait = self._admission.take(key, cost, limits, self._time())
         if wait is None:
             self._passed += 1
             return True
-        self._rejected["quota"] += 1
+        self._admission.rejected["quota"] += 1
         return False
 
     def peek(
@@ -186,13 +174,13 @@ class Limiter:
         `explain` tells of them.
         """
         cost = check_cost(cost)
-        limits = self._limits_of(limit)
-        rate, applied, look = self._binding(key, cost, limits)
+        limits = self._admission.limits_of(limit)
+        rate, applied, look = self._admission.binding(key, cost, limits)
         return Quota(
             rate=rate,
             limit=UNLIMITED if applied is None else applied,
             remaining=look.remaining,
-            retry_after=look.retry_after if self._fits(cost, limits) else inf,
+            retry_after=look.retry_after if self._admission.fits(cost, limits) else inf,
             reset_after=look.reset_after,
         )
 
@@ -204,25 +192,26 @@ class Limiter:
         changes, waiters that came with limits of their own fall under the new ones.
         """
         checked = _check_rates(rates)
-        self._waiting.check_loop(to_serve=True)
+        self._queues.check_loop(to_serve=True)
         self._store.change(checked)
-        self._use_rates()
-        for home in tuple(self._queues):
-            self._waiting.review(home, self._fits)
-            self._waiting.serve(home)
+        self._admission.use_rates()
+        self._set_lane()
+        for home in tuple(self._queues.by_key):
+            self._queues.review(home, self._admission.fits)
+            self._queues.serve(home)
 
     def reset(self, key: Hashable | None = None) -> None:
         """Forget what one key has used, or all of them. Who waits for it goes as far as it can.
 
         A key that shares the overflow window (see `max_keys`) is forgotten only with all.
         """
-        self._waiting.check_loop(to_serve=True)
+        self._queues.check_loop(to_serve=True)
         if key is None:
             self._store.clear()
         else:
             self._store.forget(key)
-        for home in tuple(self._queues) if key is None else (key,):
-            self._waiting.serve(home)
+        for home in tuple(self._queues.by_key) if key is None else (key,):
+            self._queues.serve(home)
 
     def statistics(self) -> Statistics:
         """The counts since the limiter was made, and what it holds now."""
@@ -230,21 +219,21 @@ class Limiter:
             admitted=self._entered + self._passed,
             completed=self._completed,
             in_flight=self._entered - self._completed,
-            rejected=dict(self._rejected),
-            cancelled=self._waiting.cancelled,
-            waiting=self._waiting.waiting,
+            rejected=dict(self._admission.rejected),
+            cancelled=self._queues.cancelled,
+            waiting=self._queues.waiting,
             keys=len(self._store),
             evicted=self._store.evicted,
         )
 
     def explain(self, key: Hashable = "") -> Explanation:
         """Why a call of cost 1 for this key would pass now, or wait; `str()` it to read it."""
-        limits = self._waiting.limits
-        rate, _, look = self._binding(key, 1, limits)
-        queue = self._queues.get(self._home(key, self._time()))
+        limits = self._queues.limits
+        rate, _, look = self._admission.binding(key, 1, limits)
+        queue = self._queues.by_key.get(self._admission.home(key, self._time()))
         retry_after = look.retry_after
         if queue is not None:
-            retry_after = self._waiting.behind(queue, 1, limits, self._time())
+            retry_after = self._queues.behind(queue, 1, limits, self._time())
         return Explanation(
             limiter=self.name,
             key=key,
@@ -253,7 +242,7 @@ class Limiter:
             rate=rate,
             remaining=look.remaining,
             waiting=0 if queue is None else len(queue),
-            retry_after=retry_after if self._fits(1, limits) else inf,
+            retry_after=retry_after if self._admission.fits(1, limits) else inf,
         )
 
     def limited(
@@ -293,199 +282,7 @@ class Limiter:
 
     def __repr__(self) -> str:
         rates = " and ".join(str(rate) for rate in self._store.rates)
-        return f"<Limiter {self.name}: {rates}, {len(self)} keys, {self._waiting.waiting} waiting>"
-
-    # What a permit calls.
-
-    def _request(self, permit: Permit) -> Waiter | None:
-        """Let the permit pass, or give it a place among those who wait, or raise."""
-        if permit._at is not None:
-            raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
-        cost = permit.cost = check_cost(permit.cost)
-        limits = self._limits_of(permit._limit)
-        max_wait = permit._max_wait
-        max_wait = self._max_wait if max_wait is ... else check_wait(max_wait)
-        if not self._fits(cost, limits):
-            raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
-        now = self._time()
-        home, wait = self._take(permit.key, cost, limits, now)
-        if home is not permit.key:
-            permit._home = home
-        if wait is None:
-            permit._at = now
-            return None
-        full = self._max_waiters is not None and self._waiting.waiting >= self._max_waiters
-        if max_wait is not None or full:
-            queue = self._queues.get(home)
-            if queue is not None:
-                wait = self._waiting.behind(queue, cost, limits, now)
-            if max_wait is not None and wait > max_wait:
-                reason: Reason = "timeout" if max_wait else "quota"
-                raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
-            if full:
-                raise self._refuse(QueueFull, "queue_full", permit.key, cost, limits, wait)
-        permit._at = -inf  # asked for, and not granted yet
-        own_limits = None if permit._limit is None else limits
-        deadline = inf if max_wait is None else now + max_wait
-        return self._waiting.add(home, permit.key, cost, own_limits, now, wait, deadline)
-
-    async def _wait(self, permit: Permit, waiter: Waiter) -> None:
-        asked = self._time()
-        permit._at = await self._waiting.wait(waiter)
-        permit._waited = permit._at - asked
-
-    def _adjust(self, permit: Permit, cost: float) -> None:
-        """Charge or give back the difference between what the permit cost and what it costs."""
-        if permit._at is None or permit._at == -inf:
-            raise RuntimeError(f"{permit!r} is not granted: await or enter it first")
-        limits = self._limits_of(permit._limit, strict=False)
-        waiting = self._waiting
-        if get_ident() != waiting.thread or (self._queues and not waiting.is_running()):
-            waiting.check_loop(to_serve=True)
-        home = getattr(permit, "_home", permit.key)
-        now = self._time()
-        more = cost - permit.cost
-        permit.cost = cost
-        later = getattr(permit, "_later", [])
-        if more > 0:
-            no_ceiling = tuple(None if limit is None else inf for limit in limits)
-            self._store.take(home, more, more, no_ceiling, now)
-            permit._later = [*later, (now, more)]
-        while more < 0:
-            # The latest charge first: it has the longest to go.
-            at, charged = later.pop() if later else (permit._at, inf)
-            part = min(charged, -more)
-            self._store.take(home, -part, 0, limits, now, at)
-            if part < charged < inf:
-                later.append((at, charged - part))
-            more += part
-        waiting.serve(home)
-
-    # What is shared.
-
-    def _take(
-        self, key: Hashable, cost: float, limits: Limits, now: float
-    ) -> tuple[Hashable, float | None]:
-        """Charge the cost to the key unless others wait for it or it does not fit.
-
-        Returns where it is charged, and None or the least seconds it would have to wait.
-        """
-        waiting = self._waiting
-        if get_ident() != waiting.thread or (self._queues and not waiting.is_running()):
-            waiting.check_loop()
-        home = self._home(key, now)
-        if cost == 0 or (limits[0] is None and not any(limit is not None for limit in limits)):
-            return home, None
-        queue = self._queues.get(home)
-        if queue is not None and queue.due <= now and waiting.is_running():
-            waiting.serve(home)  # the timer is late; those who wait come first all the same
-            queue = self._queues.get(home)
-        if queue is not None:
-            return home, queue.due - now
-        granted, wait = self._store.take(home, cost, cost, limits, now)
-        return home, None if granted else wait
-
-    def _home(self, key: Hashable, now: float) -> Hashable:
-        """The key itself, or the overflow that the keys past `max_keys` share.
-
-        While callers wait in the overflow, unknown keys go there too: one of those who wait may
-        be of the same key.
-        """
-        if self._store.max_keys is None or key in self._queues or key in self._store:
-            return key
-        return OVERFLOW if OVERFLOW in self._queues else self._store.home(key, now)
-
-    def _limits_of(self, limit: Limit | tuple[Limit, ...] | None, *, strict: bool = True) -> Limits:
-        """The limits of a call, one for each rate: its own, or those of the limiter."""
-        if limit is None:
-            return self._waiting.limits
-        if limit is UNLIMITED:
-            return (None,) * len(self._store.rates)
-        given = limit if isinstance(limit, tuple) else (limit,)
-        if len(given) != len(self._store.rates):
-            if not strict:  # the number of rates has changed since it was asked
-                return self._waiting.limits
-            raise ValueError(
-                f"limit must be UNLIMITED or have one number for each of the "
-                f"{len(self._store.rates)} rates of {self.name!r}, not {limit!r}"
-            )
-        return tuple(None if one is UNLIMITED else check_limit(one) for one in given)
-
-    def _fits(self, cost: float, limits: Limits) -> bool:
-        """Whether the cost could pass if nothing else did: a limit of 0 lets nothing pass."""
-        burst = self._store.burst
-        for limit in limits:
-            if limit is not None:
-                if cost > limit or limit == 0 or (burst is not None and cost > burst):
-                    return False
-        return True
-
-    def _binding(
-        self, key: Hashable, cost: float, limits: Limits
-    ) -> tuple[Rate, float | None, Look]:
-        """Of the rates that apply the one to wait longest for, or with the least left."""
-        looks = self._store.look(key, cost, limits, self._time())
-        found = [
-            (rate, limit, look)
-            for rate, limit, look in zip(self._store.rates, limits, looks, strict=True)
-            if look is not None
-        ]
-        if not found:
-            return self._store.rates[0], None, Look(inf, 0.0, 0.0, "nothing")
-        return max(found, key=lambda each: (each[2].retry_after, -each[2].remaining))
-
-    def _refuse(
-        self,
-        error: type[RateLimited],
-        reason: Reason,
-        key: Hashable,
-        cost: float,
-        limits: Limits,
-        wait: float | None,
-    ) -> RateLimited:
-        """Count a refusal and make the error that tells of it."""
-        self._rejected[reason] += 1
-        rate, limit, look = self._binding(key, cost, limits)
-        limit = inf if limit is None else limit
-        burst = self._store.burst
-        if wait is None:
-            above = f"the limit of {limit:g} in {rate.per:g} s"
-            if burst is not None and cost > burst and limit >= cost:
-                above, limit = f"the burst of {burst:g}", burst
-            why = f"cost {cost:g} for {key!r} is above {above} and can never pass"
-        else:
-            why = f"no room for cost {cost:g} for {key!r}: {look.remaining:g} of {limit:g} left"
-            if reason == "queue_full":
-                why = f"{self._waiting.waiting} callers wait already, as many as may"
-            why += f"; retry after {wait:.3g} s"
-        return error(
-            f"{self.name}: {why}",
-            limiter=self.name,
-            key=key,
-            rate=rate,
-            limit=limit,
-            remaining=look.remaining,
-            retry_after=wait,
-            reset_after=look.reset_after,
-            reason=reason,
-        )
-
-    def _refuse_waiter(
-        self, error: type[RateLimited], reason: Reason, waiter: Waiter
-    ) -> RateLimited:
-        """The same, for one who waited."""
-        limits = waiter.limits or self._waiting.limits
-        wait = None
-        if reason != "cost_too_high":
-            now = self._time()
-            wait = self._waiting.behind(waiter.queue, waiter.cost, limits, now)
-        return self._refuse(error, reason, waiter.key, waiter.cost, limits, wait)
-
-    def _use_rates(self) -> None:
-        """Take over the rates of the store."""
-        self._waiting.limits = tuple(rate.limit for rate in self._store.rates)
-        self._lane_limit = self._store.rates[0].limit
-        self._set_lane()
+        return f"<Limiter {self.name}: {rates}, {len(self)} keys, {self._queues.waiting} waiting>"
 
     def _set_lane(self) -> None:
         """Open or close the fast lane: the windows that a cost of 1 may join without more ado.
@@ -495,8 +292,9 @@ class Limiter:
         """
         store = self._store
         self._lane: dict[Hashable, Window] = {}
+        self._lane_limit = store.rates[0].limit
         if len(store.rates) == 1 and store.burst is None and store.sub_windows is not None:
-            if self._lane_limit > store.sub_windows and not self._queues:
+            if self._lane_limit > store.sub_windows and not self._queues.by_key:
                 self._lane = cast(dict[Hashable, Window], store.entries)
 
 

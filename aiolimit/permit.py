@@ -73,9 +73,9 @@ class Permit:
                         window.last = self._at = now
                         limiter._entered += 1
                         return self
-        waiter = limiter._request(self)
+        waiter = limiter._admission.request(self)
         if waiter is not None:
-            await limiter._wait(self, waiter)
+            await limiter._admission.wait(self, waiter)
         limiter._entered += 1
         return self
 
@@ -89,9 +89,9 @@ class Permit:
         return _DONE
 
     def __await__(self) -> Generator[Any, None, "Permit"]:
-        waiter = self._limiter._request(self)
+        waiter = self._limiter._admission.request(self)
         if waiter is not None:
-            yield from self._limiter._wait(self, waiter).__await__()
+            yield from self._limiter._admission.wait(self, waiter).__await__()
         self._limiter._passed += 1
         return self
 
@@ -122,8 +122,8 @@ class Permit:
         Raises `ValueError` or `TypeError` for a cost that is not a finite number from 0 up and
         `RuntimeError` before the permit is granted.
         """
-        self._limiter._adjust(self, check_cost(cost))
+        self._limiter._admission.settle(self, check_cost(cost))
 
     def cancel(self) -> None:
         """Give back all of it: what it was for was not done. Calling it again does nothing."""
-        self._limiter._adjust(self, 0)
+        self._limiter._admission.settle(self, 0)

@@ -129,7 +129,7 @@ class World:
         assert statistics.waiting == 0
         assert statistics.in_flight == self.inside == 0
         assert statistics.admitted == statistics.completed == len(self.entered)
-        assert not self.limiter._queues
+        assert not self.limiter._queues.by_key
         for key in "ab":
             # Compared by the moment of the grant: a task that was granted may run after one that
             # came later and passed at once, but it was let in before.

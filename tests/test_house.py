@@ -20,6 +20,7 @@ FLOORS = [
     {"pacer", "report"},
     {"memory"},
     {"queue", "sweeper"},
+    {"admission"},
     {"permit"},
     {"limiter"},
     {"testing", "http.fields", "http.address"},

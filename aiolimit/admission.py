@@ -1,0 +1,258 @@
+"""Who passes: a call against the store, the queue of its key, and the limits that hold for it.
+
+A call passes at once if nobody waits for its key and the store grants its cost. Otherwise it gets
+a place in the queue of its key, where `queue.py` lets it in, or it is refused: at once, with the
+time after which it would have passed.
+"""
+
+from collections.abc import Callable, Hashable
+from math import inf
+from threading import get_ident
+from typing import TYPE_CHECKING, Final
+
+from aiolimit.arguments import check_cost, check_limit, check_wait
+from aiolimit.clock import Clock, steady_time
+from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason
+from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
+from aiolimit.queue import Queues, Waiter
+from aiolimit.rate import UNLIMITED, Limit, Rate
+from aiolimit.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from aiolimit.permit import Permit
+
+__all__ = ["Admission"]
+
+_REASONS: Final[tuple[Reason, ...]] = (
+    "quota",
+    "timeout",
+    "queue_full",
+    "cost_too_high",
+    "overload",
+)
+
+
+class Admission:
+    """The decisions of one limiter.
+
+    on_change: called when the first caller waits and when none waits any more.
+    """
+
+    __slots__ = (
+        "_max_wait",
+        "_max_waiters",
+        "_name",
+        "_sweeper",
+        "limits",
+        "queues",
+        "rejected",
+        "store",
+        "time",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        store: MemoryStore,
+        clock: Clock,
+        max_wait: float | None,
+        max_waiters: int | None,
+        on_change: Callable[[], object],
+    ) -> None:
+        self._name = name
+        self._max_wait = max_wait
+        self._max_waiters = max_waiters
+        self.store = store
+        self.time = steady_time(clock)
+        self.queues = Queues(name, store, clock, self.time, self._refuse_waiter, on_change)
+        self._sweeper = Sweeper(store, clock, self.time)
+        store.on_new_key = self._sweeper.key_came
+        self.rejected: dict[Reason, int] = dict.fromkeys(_REASONS, 0)
+        self.use_rates()
+
+    def use_rates(self) -> None:
+        """Take over the limits of the store's rates."""
+        self.queues.limits = tuple(rate.limit for rate in self.store.rates)
+
+    def request(self, permit: "Permit") -> Waiter | None:
+        """Let the permit pass, or give it a place among those who wait, or raise."""
+        if permit._at is not None:
+            raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
+        cost = permit.cost = check_cost(permit.cost)
+        limits = self.limits_of(permit._limit)
+        max_wait = permit._max_wait
+        max_wait = self._max_wait if max_wait is ... else check_wait(max_wait)
+        if not self.fits(cost, limits):
+            raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
+        now = self.time()
+        home, wait = self.take(permit.key, cost, limits, now)
+        if home is not permit.key:
+            permit._home = home
+        if wait is None:
+            permit._at = now
+            return None
+        full = self._max_waiters is not None and self.queues.waiting >= self._max_waiters
+        if max_wait is not None or full:
+            queue = self.queues.by_key.get(home)
+            if queue is not None:
+                wait = self.queues.behind(queue, cost, limits, now)
+            if max_wait is not None and wait > max_wait:
+                reason: Reason = "timeout" if max_wait else "quota"
+                raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
+            if full:
+                raise self._refuse(QueueFull, "queue_full", permit.key, cost, limits, wait)
+        permit._at = -inf  # asked for, and not granted yet
+        own_limits = None if permit._limit is None else limits
+        deadline = inf if max_wait is None else now + max_wait
+        return self.queues.add(home, permit.key, cost, own_limits, now, wait, deadline)
+
+    async def wait(self, permit: "Permit", waiter: Waiter) -> None:
+        """Wait for the turn; the permit is granted then, or the error is raised that ended it."""
+        asked = self.time()
+        permit._at = await self.queues.wait(waiter)
+        permit._waited = permit._at - asked
+
+    def settle(self, permit: "Permit", cost: float) -> None:
+        """Charge or give back the difference between what the permit cost and what it costs."""
+        if permit._at is None or permit._at == -inf:
+            raise RuntimeError(f"{permit!r} is not granted: await or enter it first")
+        limits = self.limits_of(permit._limit, strict=False)
+        queues = self.queues
+        if get_ident() != queues.thread or (queues.by_key and not queues.is_running()):
+            queues.check_loop(to_serve=True)
+        home = getattr(permit, "_home", permit.key)
+        now = self.time()
+        more = cost - permit.cost
+        permit.cost = cost
+        later = getattr(permit, "_later", [])
+        if more > 0:
+            no_ceiling = tuple(None if limit is None else inf for limit in limits)
+            self.store.take(home, more, more, no_ceiling, now)
+            permit._later = [*later, (now, more)]
+        while more < 0:
+            # The latest charge first: it has the longest to go.
+            at, charged = later.pop() if later else (permit._at, inf)
+            part = min(charged, -more)
+            self.store.take(home, -part, 0, limits, now, at)
+            if part < charged < inf:
+                later.append((at, charged - part))
+            more += part
+        queues.serve(home)
+
+    def take(
+        self, key: Hashable, cost: float, limits: Limits, now: float
+    ) -> tuple[Hashable, float | None]:
+        """Charge the cost to the key unless others wait for it or it does not fit.
+
+        Returns where it is charged, and None or the least seconds it would have to wait.
+        """
+        queues = self.queues
+        if get_ident() != queues.thread or (queues.by_key and not queues.is_running()):
+            queues.check_loop()
+        home = self.home(key, now)
+        if cost == 0 or (limits[0] is None and not any(limit is not None for limit in limits)):
+            return home, None
+        queue = self.queues.by_key.get(home)
+        if queue is not None and queue.due <= now and queues.is_running():
+            queues.serve(home)  # the timer is late; those who wait come first all the same
+            queue = self.queues.by_key.get(home)
+        if queue is not None:
+            return home, queue.due - now
+        granted, wait = self.store.take(home, cost, cost, limits, now)
+        return home, None if granted else wait
+
+    def home(self, key: Hashable, now: float) -> Hashable:
+        """The key itself, or the overflow that the keys past `max_keys` share.
+
+        While callers wait in the overflow, unknown keys go there too: one of those who wait may
+        be of the same key.
+        """
+        if self.store.max_keys is None or key in self.queues.by_key or key in self.store:
+            return key
+        return OVERFLOW if OVERFLOW in self.queues.by_key else self.store.home(key, now)
+
+    def limits_of(self, limit: Limit | tuple[Limit, ...] | None, *, strict: bool = True) -> Limits:
+        """The limits of a call, one for each rate: its own, or those of the limiter."""
+        if limit is None:
+            return self.queues.limits
+        if limit is UNLIMITED:
+            return (None,) * len(self.store.rates)
+        given = limit if isinstance(limit, tuple) else (limit,)
+        if len(given) != len(self.store.rates):
+            if not strict:  # the number of rates has changed since it was asked
+                return self.queues.limits
+            raise ValueError(
+                f"limit must be UNLIMITED or have one number for each of the "
+                f"{len(self.store.rates)} rates of {self._name!r}, not {limit!r}"
+            )
+        return tuple(None if one is UNLIMITED else check_limit(one) for one in given)
+
+    def fits(self, cost: float, limits: Limits) -> bool:
+        """Whether the cost could pass if nothing else did: a limit of 0 lets nothing pass."""
+        burst = self.store.burst
+        for limit in limits:
+            if limit is not None:
+                if cost > limit or limit == 0 or (burst is not None and cost > burst):
+                    return False
+        return True
+
+    def binding(
+        self, key: Hashable, cost: float, limits: Limits
+    ) -> tuple[Rate, float | None, Look]:
+        """Of the rates that apply the one to wait longest for, or with the least left."""
+        looks = self.store.look(key, cost, limits, self.time())
+        found = [
+            (rate, limit, look)
+            for rate, limit, look in zip(self.store.rates, limits, looks, strict=True)
+            if look is not None
+        ]
+        if not found:
+            return self.store.rates[0], None, Look(inf, 0.0, 0.0, "nothing")
+        return max(found, key=lambda each: (each[2].retry_after, -each[2].remaining))
+
+    def _refuse(
+        self,
+        error: type[RateLimited],
+        reason: Reason,
+        key: Hashable,
+        cost: float,
+        limits: Limits,
+        wait: float | None,
+    ) -> RateLimited:
+        """Count a refusal and make the error that tells of it."""
+        self.rejected[reason] += 1
+        rate, limit, look = self.binding(key, cost, limits)
+        limit = inf if limit is None else limit
+        burst = self.store.burst
+        if wait is None:
+            above = f"the limit of {limit:g} in {rate.per:g} s"
+            if burst is not None and cost > burst and limit >= cost:
+                above, limit = f"the burst of {burst:g}", burst
+            why = f"cost {cost:g} for {key!r} is above {above} and can never pass"
+        else:
+            why = f"no room for cost {cost:g} for {key!r}: {look.remaining:g} of {limit:g} left"
+            if reason == "queue_full":
+                why = f"{self.queues.waiting} callers wait already, as many as may"
+            why += f"; retry after {wait:.3g} s"
+        return error(
+            f"{self._name}: {why}",
+            limiter=self._name,
+            key=key,
+            rate=rate,
+            limit=limit,
+            remaining=look.remaining,
+            retry_after=wait,
+            reset_after=look.reset_after,
+            reason=reason,
+        )
+
+    def _refuse_waiter(
+        self, error: type[RateLimited], reason: Reason, waiter: Waiter
+    ) -> RateLimited:
+        """The same, for one who waited."""
+        limits = waiter.limits or self.queues.limits
+        wait = None
+        if reason != "cost_too_high":
+            now = self.time()
+            wait = self.queues.behind(waiter.queue, waiter.cost, limits, now)
+        return self._refuse(error, reason, waiter.key, waiter.cost, limits, wait)
