@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from aiolimit.arguments import check_cost, check_limit, check_wait
 from aiolimit.clock import Clock, steady_time
-from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason
+from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason, shown
 from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
-from aiolimit.queue import Queues, Waiter
+from aiolimit.queue import GRACE, Queues, Waiter
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.sweeper import Sweeper
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission"]
 
+_REVIEWED: Final = 100  # waiters told at once that a charge makes them late; others later
 _REASONS: Final[tuple[Reason, ...]] = (
     "quota",
     "timeout",
@@ -66,13 +67,15 @@ class Admission:
         self.time = steady_time(clock)
         self.queues = Queues(name, store, clock, self.time, self._refuse_waiter, on_change)
         self._sweeper = Sweeper(store, clock, self.time)
-        store.on_new_key = self._sweeper.key_came
+        store.on_new_key = self.queues.on_loop = self._sweeper.see_to_it
+        store.is_held = self.queues.by_key.__contains__
         self.rejected: dict[Reason, int] = dict.fromkeys(_REASONS, 0)
         self.use_rates()
 
     def use_rates(self) -> None:
         """Take over the limits of the store's rates."""
         self.queues.limits = tuple(rate.limit for rate in self.store.rates)
+        self._sweeper.periods_changed()
 
     def request(self, permit: "Permit") -> Waiter | None:
         """Let the permit pass, or give it a place among those who wait, or raise."""
@@ -88,6 +91,8 @@ class Admission:
         home, wait = self.take(permit.key, cost, limits, now)
         if home is not permit.key:
             permit._home = home
+        if None in limits:
+            permit._periods = self.store.periods
         if wait is None:
             permit._at = now
             return None
@@ -96,7 +101,7 @@ class Admission:
             queue = self.queues.by_key.get(home)
             if queue is not None:
                 wait = self.queues.behind(queue, cost, limits, now)
-            if max_wait is not None and wait > max_wait:
+            if max_wait is not None and wait > max_wait + (GRACE if max_wait else 0.0):
                 reason: Reason = "timeout" if max_wait else "quota"
                 raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
             if full:
@@ -120,20 +125,26 @@ class Admission:
         queues = self.queues
         if get_ident() != queues.thread or (queues.by_key and not queues.is_running()):
             queues.check_loop(to_serve=True)
-        home = getattr(permit, "_home", permit.key)
-        now = self.time()
         more = cost - permit.cost
         permit.cost = cost
+        if all(limit is None for limit in limits):
+            return
+        home = getattr(permit, "_home", permit.key)
+        now = self.time()
         later = getattr(permit, "_later", [])
         if more > 0:
-            no_ceiling = tuple(None if limit is None else inf for limit in limits)
-            self.store.take(home, more, more, no_ceiling, now)
+            if home is permit.key and self.home(home, now) is not home:
+                home = permit._home = self.home(home, now)
+            self.store.charge(home, more, limits, now)
             permit._later = [*later, (now, more)]
+            if home in queues.by_key:
+                queues.review(home, self.fits, most=_REVIEWED)
+        periods = getattr(permit, "_periods", None)
         while more < 0:
             # The latest charge first: it has the longest to go.
             at, charged = later.pop() if later else (permit._at, inf)
             part = min(charged, -more)
-            self.store.take(home, -part, 0, limits, now, at)
+            self.store.give_back(home, part, limits, periods, now, at)
             if part < charged < inf:
                 later.append((at, charged - part))
             more += part
@@ -147,13 +158,17 @@ class Admission:
         Returns where it is charged, and None or the least seconds it would have to wait.
         """
         queues = self.queues
-        if get_ident() != queues.thread or (queues.by_key and not queues.is_running()):
+        if (
+            get_ident() != queues.thread
+            or queues.has_ended()
+            or (queues.by_key and not queues.is_running())
+        ):
             queues.check_loop()
         home = self.home(key, now)
         if cost == 0 or (limits[0] is None and not any(limit is not None for limit in limits)):
             return home, None
         queue = self.queues.by_key.get(home)
-        if queue is not None and queue.due <= now and queues.is_running():
+        if queue is not None and queue.due <= now and not queue.goes_on and queues.is_running():
             queues.serve(home)  # the timer is late; those who wait come first all the same
             queue = self.queues.by_key.get(home)
         if queue is not None:
@@ -228,9 +243,11 @@ class Admission:
             above = f"the limit of {limit:g} in {rate.per:g} s"
             if burst is not None and cost > burst and limit >= cost:
                 above, limit = f"the burst of {burst:g}", burst
-            why = f"cost {cost:g} for {key!r} is above {above} and can never pass"
+            why = f"cost {cost:g} for {shown(key)} is above {above} and can never pass"
         else:
-            why = f"no room for cost {cost:g} for {key!r}: {look.remaining:g} of {limit:g} left"
+            why = (
+                f"no room for cost {cost:g} for {shown(key)}: {look.remaining:g} of {limit:g} left"
+            )
             if reason == "queue_full":
                 why = f"{self.queues.waiting} callers wait already, as many as may"
             why += f"; retry after {wait:.3g} s"
@@ -250,7 +267,7 @@ class Admission:
         self, error: type[RateLimited], reason: Reason, waiter: Waiter
     ) -> RateLimited:
         """The same, for one who waited."""
-        limits = waiter.limits or self.queues.limits
+        limits = self.queues.limits_of(waiter)
         wait = None
         if reason != "cost_too_high":
             now = self.time()

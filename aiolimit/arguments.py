@@ -5,14 +5,19 @@ from numbers import Real
 
 __all__ = ["check_cost", "check_count", "check_limit", "check_wait", "number"]
 
+_LARGE = 10**300  # whole numbers up to here are used as they are; no float holds much more
+
 
 def number(value: object, name: str) -> float:
     """An `int` where the value is whole, as sums of those are exact, else a `float`."""
-    if type(value) is int:
+    if type(value) is int and -_LARGE < value < _LARGE:
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, not {value!r}")
-    as_float = float(value)
+    try:
+        as_float = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be a finite number, not one of {value!r:.20}...") from None
     return int(as_float) if as_float.is_integer() else as_float
 
 

@@ -6,12 +6,34 @@ from typing import Any, Literal, TypeAlias
 
 from aiolimit.rate import Rate
 
-__all__ = ["CostTooHigh", "Overloaded", "QueueFull", "RateLimited", "Reason"]
+__all__ = ["CostTooHigh", "Overloaded", "QueueFull", "RateLimited", "Reason", "shown"]
 
 #: Why a call was refused, as `Limiter.statistics` counts it: no quota was left; the wait would
 #: have exceeded `max_wait`; the queue was full; the cost was above the limit; the process is
 #: overloaded.
 Reason: TypeAlias = Literal["quota", "timeout", "queue_full", "cost_too_high", "overload"]
+
+_FACTS = (
+    "limiter",
+    "key",
+    "rate",
+    "limit",
+    "remaining",
+    "retry_after",
+    "reset_after",
+    "reason",
+)
+
+
+def shown(key: Hashable) -> str:
+    """A key in a message: its `repr`, or what every object has where that raises.
+
+    A user's key must not be able to stop a refusal half-way.
+    """
+    try:
+        return repr(key)
+    except Exception:  # noqa: BLE001
+        return object.__repr__(key)
 
 
 class RateLimited(Exception):
@@ -54,7 +76,8 @@ class RateLimited(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions cross process pools; the default would forget the keywords.
-        return partial(type(self), **self.__dict__), self.args
+        facts = {name: getattr(self, name) for name in _FACTS}
+        return partial(type(self), **facts), self.args
 
 
 class QueueFull(RateLimited):

@@ -11,7 +11,7 @@ from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
 from aiolimit.clock import Clock, check_clock
 from aiolimit.errors import Reason
-from aiolimit.memory import MemoryStore
+from aiolimit.memory import Limits, MemoryStore
 from aiolimit.permit import Permit
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.report import Explanation, Quota, Statistics
@@ -173,16 +173,7 @@ class Limiter:
         Of several rates it tells of the one that binds. Callers who wait are not counted in;
         `explain` tells of them.
         """
-        cost = check_cost(cost)
-        limits = self._admission.limits_of(limit)
-        rate, applied, look = self._admission.binding(key, cost, limits)
-        return Quota(
-            rate=rate,
-            limit=UNLIMITED if applied is None else applied,
-            remaining=look.remaining,
-            retry_after=look.retry_after if self._admission.fits(cost, limits) else inf,
-            reset_after=look.reset_after,
-        )
+        return self._quota_of(key, check_cost(cost), self._admission.limits_of(limit))
 
     def update(self, *rates: Rate | str) -> None:
         """Use other rates, from the next decision on and for those who wait already.
@@ -283,6 +274,20 @@ class Limiter:
     def __repr__(self) -> str:
         rates = " and ".join(str(rate) for rate in self._store.rates)
         return f"<Limiter {self.name}: {rates}, {len(self)} keys, {self._queues.waiting} waiting>"
+
+    def _quota(self, permit: Permit) -> Quota:
+        limits = self._admission.limits_of(permit._limit, strict=False)
+        return self._quota_of(permit.key, 1, limits)
+
+    def _quota_of(self, key: Hashable, cost: float, limits: Limits) -> Quota:
+        rate, applied, look = self._admission.binding(key, cost, limits)
+        return Quota(
+            rate=rate,
+            limit=UNLIMITED if applied is None else applied,
+            remaining=look.remaining,
+            retry_after=look.retry_after if self._admission.fits(cost, limits) else inf,
+            reset_after=look.reset_after,
+        )
 
     def _set_lane(self) -> None:
         """Open or close the fast lane: the windows that a cost of 1 may join without more ado.

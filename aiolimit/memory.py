@@ -3,10 +3,10 @@
 A store is one verb, `take`: take up to `want`, at least `least`, atomically over all rates of a
 key. This one answers at once. Around it stand the three things that keep a table of keys small:
 
-- **Eviction.** A key goes when its last admission has left its windows, never before, so that
-  forgetting it changes no decision. A pass over all keys is made in small steps, so that no
-  step stops the loop, and is due when the youngest key of the last pass would be idle: one idle
-  period after the last call nothing is left.
+- **Eviction.** A key goes when its last admission has left its windows and nobody waits for it,
+  never before, so that forgetting it changes no decision. A pass over all keys is made in small
+  steps, so that no step stops the loop, and is due when the youngest key of the last pass would
+  be idle: one idle period after the last call nothing is left.
 - **Overflow.** Keys past `max_keys` share one window. Whoever gets a window of its own while the
   shared one still holds admissions inherits them, as some may have been its own: spraying keys
   frees nobody, and an honest newcomer is held up for one period at most.
@@ -83,6 +83,7 @@ class MemoryStore:
         self.burst = burst
         self.max_keys = max_keys
         self.on_new_key: Callable[[], object] = lambda: None
+        self.is_held: Callable[[Hashable], bool] = lambda _key: False
         self.evicted = 0
         self.entries: dict[Hashable, _Entry] = {}
         self._past: list[tuple[tuple[Rate, ...], dict[Hashable, _Entry]]] = []
@@ -95,6 +96,11 @@ class MemoryStore:
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self.entries or any(key in entries for _, entries in self._past)
+
+    @property
+    def periods(self) -> tuple[float, ...]:
+        """The periods of the rates, seconds."""
+        return tuple(rate.per for rate in self.rates)
 
     @property
     def longest(self) -> float:
@@ -136,6 +142,29 @@ class MemoryStore:
                 return 0, self._wait(entry, least, limits, now)
         self._charge(entry, granted, limits, now)
         return granted, 0.0
+
+    def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
+        """Take the cost whether it fits or not: it has been used already."""
+        self._charge(self.entries.get(key) or self._open(key, now), cost, limits, now)
+
+    def give_back(
+        self,
+        key: Hashable,
+        cost: float,
+        limits: Limits,
+        periods: tuple[float, ...] | None,
+        now: float,
+        at: float,
+    ) -> None:
+        """Give back what was taken `at` that time under those limits.
+
+        `periods` are those of then where not all rates were charged, else None: if they have
+        changed since, nobody can tell whose copy a window is, and nothing is given back.
+        """
+        if periods is None:
+            limits = tuple(rate.limit for rate in self.rates)
+        if periods is None or periods == self.periods:
+            self.take(key, -cost, 0, limits, now, at)
 
     def look(self, key: Hashable, cost: float, limits: Limits, now: float) -> list[Look | None]:
         """How the key stands under each rate, None where a rate does not apply.
@@ -187,7 +216,7 @@ class MemoryStore:
     def change(self, rates: tuple[Rate, ...]) -> None:
         """Use other rates from the next decision on; what is charged stays charged."""
         old, self.rates = self.rates, rates
-        if [rate.per for rate in old] != [rate.per for rate in rates]:
+        if tuple(rate.per for rate in old) != self.periods:
             if self.entries:
                 self._past.append((old, self.entries))
             self.entries = {}
@@ -216,7 +245,7 @@ class MemoryStore:
             seen += 1
             if (found := self.entries.get(key)) is not None:
                 left = self._empty_after(found, now)
-                if left > 0:
+                if left > 0 or self.is_held(key):
                     self._youngest = max(self._youngest, now + left)
                 else:
                     del self.entries[key]
@@ -268,7 +297,9 @@ class MemoryStore:
         Each rate takes over the window with its own period or, where there was none, the one
         that remembers longest.
         """
-        windows = dict(zip((rate.per for rate in old), self._windows(entry), strict=True))
+        pairs = zip((rate.per for rate in old), self._windows(entry), strict=True)
+        # Of two with one period the fuller one, which the other cannot hold more than.
+        windows = dict(sorted(pairs, key=lambda pair: pair[1].total))
         oldest = windows[max(windows)]
         taken = tuple(windows.get(rate.per, oldest).copy() for rate in self.rates)
         if len(taken) == 1 and self.burst is None:
@@ -315,7 +346,7 @@ class MemoryStore:
             if limit is not None:
                 given = max(given, window.give_back(cost, at, now, rate.per))
         if isinstance(entry, _Account) and entry.pacer:
-            entry.pacer.give_back(given)
+            entry.pacer.give_back(given, at, now, self._pace(limits)[1])
         return -given
 
     def _empty_after(self, entry: _Entry, now: float) -> float:

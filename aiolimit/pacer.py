@@ -59,9 +59,12 @@ class Pacer:
         self.ahead = self._ahead(now, rate) + cost
         self.at = now
 
-    def give_back(self, cost: float) -> None:
-        """Take back what was charged, as far as it has not drained away."""
-        self.ahead = max(0.0, self.ahead - cost)
+    def give_back(self, cost: float, at: float, now: float, rate: float) -> None:
+        """Take back what was charged at that time, as far as it cannot have drained since."""
+        now = max(now, self.at)
+        left = max(0.0, cost - (now - at) * rate)
+        self.ahead = max(0.0, self._ahead(now, rate) - left)
+        self.at = now
 
     def empty_after(self, now: float, rate: float) -> float:
         """Seconds until the key is on its pace again, nothing ahead."""

@@ -6,6 +6,7 @@ from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiolimit.arguments import check_cost
+from aiolimit.errors import shown
 from aiolimit.rate import Limit
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Permit:
         "_limit",
         "_limiter",
         "_max_wait",
+        "_periods",
         "_waited",
         "cost",
         "key",
@@ -57,6 +59,7 @@ class Permit:
     _waited: float  # not 0
     _home: Hashable  # charged to another key: the overflow
     _later: list[tuple[float, float]]  # what `adjust` charged since: (time, cost)
+    _periods: tuple[float, ...]  # those of the rates when it was charged to some of them only
 
     async def __aenter__(self) -> "Permit":
         # The common case, written out because a call costs as much as the whole decision:
@@ -97,7 +100,9 @@ class Permit:
 
     def __repr__(self) -> str:
         state = "not asked for yet" if self._at is None else f"waited {self.waited:.3g} s"
-        return f"<Permit of {self._limiter.name} for {self.key!r}: cost {self.cost:g}, {state}>"
+        return (
+            f"<Permit of {self._limiter.name} for {shown(self.key)}: cost {self.cost:g}, {state}>"
+        )
 
     @property
     def waited(self) -> float:
@@ -107,12 +112,12 @@ class Permit:
     @property
     def limit(self) -> Limit:
         """The limit it is under, as cost in the period of the rate that binds."""
-        return self._limiter.peek(self.key, limit=self._limit).limit
+        return self._limiter._quota(self).limit
 
     @property
     def remaining(self) -> float:
         """What its key has left now, as cost."""
-        return self._limiter.peek(self.key, limit=self._limit).remaining
+        return self._limiter._quota(self).remaining
 
     def adjust(self, cost: float) -> None:
         """Settle the true cost, once it is known. Never refuses, never waits.

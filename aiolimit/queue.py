@@ -15,7 +15,7 @@ import asyncio
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from itertools import count
+from itertools import count, islice
 from math import inf
 from threading import get_ident
 from typing import Final, cast
@@ -24,9 +24,11 @@ from aiolimit.clock import Clock, Timer
 from aiolimit.errors import CostTooHigh, RateLimited, Reason
 from aiolimit.memory import Limits, MemoryStore
 
-__all__ = ["Queue", "Queues", "Waiter"]
+__all__ = ["GRACE", "Queue", "Queues", "Waiter"]
 
 _AT_ONCE: Final = 256  # callers let in before the loop gets its turn: about 2 ms of work
+
+GRACE: Final = 1e-6  # seconds: sums of waits are rounded, and must not refuse who is just in time
 
 _arrival = count()
 
@@ -34,7 +36,7 @@ _arrival = count()
 class Waiter:
     """One caller who waits."""
 
-    __slots__ = ("cost", "deadline", "future", "granted_at", "key", "limits", "queue")
+    __slots__ = ("cost", "deadline", "future", "granted_at", "key", "limits", "periods", "queue")
 
     def __init__(
         self,
@@ -52,17 +54,19 @@ class Waiter:
         self.deadline = deadline  # the latest time that helps; infinite without a bound
         self.future = future
         self.granted_at: float | None = None
+        self.periods: tuple[float, ...] | None = None  # of the rates it was charged to
 
 
 class Queue:
     """All who wait for one key, in order. Anyone is added and taken out in O(1)."""
 
-    __slots__ = ("_deadlines", "_timer", "_timer_at", "_waiters", "cost", "due", "key")
+    __slots__ = ("_deadlines", "_timer", "_timer_at", "_waiters", "cost", "due", "goes_on", "key")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key  # of the windows: the overflow's for those past `max_keys`
         self.cost: float = 0  # of all who wait, together
         self.due = inf  # when the first can go
+        self.goes_on = False  # whether more may go now, and wait for the loop to come round
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._deadlines: list[tuple[float, int, Waiter]] = []
         self._timer: Timer | None = None
@@ -74,6 +78,10 @@ class Queue:
     def first(self) -> Waiter | None:
         """Who is next."""
         return next(iter(self._waiters), None)
+
+    def last(self) -> Waiter | None:
+        """Who came last."""
+        return next(reversed(self._waiters), None)
 
     def waiters(self) -> tuple[Waiter, ...]:
         """All of them, in order, as they are now."""
@@ -109,7 +117,10 @@ class Queue:
     def wake(self, clock: Clock, now: float, serve: Callable[[Hashable], object]) -> None:
         """Have `serve` called when the first can go or somebody's time runs out."""
         urgent = self.most_urgent()
-        at = self.due if urgent is None else min(self.due, urgent.deadline)
+        at = self.due
+        if urgent is not None and urgent.deadline < at:
+            grace = GRACE if urgent is self.first() else 0.0
+            at = at if at <= urgent.deadline + grace else urgent.deadline
         if at == self._timer_at:
             return
         self.sleep()
@@ -159,6 +170,7 @@ class Queues:
         self._time = time
         self._refuse = refuse
         self._on_change = on_change
+        self.on_loop: Callable[[], object] = lambda: None  # called when another loop is in use
 
     def add(
         self,
@@ -192,22 +204,43 @@ class Queues:
         except RateLimited:
             raise
         except BaseException:
-            home, at = waiter.queue.key, waiter.granted_at
-            if at is not None:
-                limits = waiter.limits or self.limits
-                self._store.take(home, -waiter.cost, 0, limits, self._time(), at)
-                self.cancelled += 1
-            else:
-                self._give_up(waiter)
-            if waiter.future.get_loop().is_running():
-                self.serve(home)
+            self._leave(waiter)
             raise
         return cast(float, waiter.granted_at)  # or the future would not have a result
 
+    def _leave(self, waiter: Waiter) -> None:
+        """It was cancelled while it waited, or after it was let in and before it ran."""
+        queue = waiter.queue
+        try:
+            if waiter.granted_at is None:
+                self._give_up(waiter)
+            else:
+                self.cancelled += 1
+                limits = self.limits_of(waiter)
+                now = self._time()
+                self._store.give_back(
+                    queue.key, waiter.cost, limits, waiter.periods, now, waiter.granted_at
+                )
+        finally:
+            if waiter.future.get_loop().is_running():
+                self.serve(queue.key)
+            elif not queue:
+                self._drop(queue)
+
     def behind(self, queue: Queue, cost: float, limits: Limits, now: float) -> float:
-        """Seconds until a newcomer could pass, behind all who wait now."""
+        """Seconds until a newcomer could pass, behind all who wait now.
+
+        It is as if their costs packed without gaps, and under the most generous of the limits
+        at hand: so nobody is refused who would have passed, and where costs are mixed a caller
+        may learn only later, at its deadline at the latest, that it is not its turn.
+        """
+        _, alone = self._store.take(queue.key, 0, cost, limits, now)
+        for waiter in (queue.first(), queue.last()):
+            if waiter is not None and (own := self.limits_of(waiter)) != limits:
+                pairs = zip(limits, own, strict=True)
+                limits = tuple(None if None in pair else max(pair) for pair in pairs)  # type: ignore[type-var]
         _, wait = self._store.take(queue.key, 0, queue.cost + cost, limits, now)
-        return max(wait, queue.due - now)
+        return max(wait, alone, queue.due - now)
 
     def serve(self, home: Hashable) -> None:
         """Let in who may go now, in order, and set the timer for who comes next."""
@@ -215,7 +248,7 @@ class Queues:
         if queue is None:
             return
         now = self._time()
-        queue.due = now  # unless somebody turns out to be held up
+        queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
         for _ in range(_AT_ONCE):
             waiter = queue.first()
             if waiter is None:
@@ -223,47 +256,54 @@ class Queues:
             if waiter.future.done():  # cancelled, and not run since
                 self._give_up(waiter)
                 continue
-            limits = waiter.limits or self.limits
+            limits = self.limits_of(waiter)
             granted, wait = self._store.take(home, waiter.cost, waiter.cost, limits, now)
             if granted:
                 self._remove(waiter)
                 waiter.granted_at = now
+                waiter.periods = self._store.periods if None in limits else None
                 waiter.future.set_result(None)
-            elif now + wait > waiter.deadline:
+            elif now + wait > waiter.deadline + GRACE:
                 self._fail(waiter)
             else:
                 queue.due = now + wait
                 break
+        else:
+            queue.goes_on = True
         for _ in range(_AT_ONCE):
             late = queue.most_urgent()
             if late is None or late.deadline > now or queue.due <= now:
+                break
+            if late is queue.first() and queue.due <= late.deadline + GRACE:
                 break
             self._fail(late)
         if queue:
             queue.wake(self._clock, now, self.serve)
         else:
-            queue.sleep()
-            del self.by_key[home]
-            self._on_change()
+            self._drop(queue)
 
-    def review(self, home: Hashable, fits: Callable[[float, Limits], bool]) -> None:
-        """After a change of the limits: fail who can never pass, or not in time any more."""
+    def review(
+        self, home: Hashable, fits: Callable[[float, Limits], bool], most: int | None = None
+    ) -> None:
+        """Fail those of the first `most` who can never pass, or not in time any more."""
         queue = self.by_key[home]
         now = self._time()
         ahead: float = 0
-        for waiter in queue.waiters():
-            if waiter.limits is not None and len(waiter.limits) != len(self.limits):
-                waiter.limits = None
-            limits = waiter.limits or self.limits
+        for waiter in islice(queue.waiters(), most):
+            limits = self.limits_of(waiter)
             if not fits(waiter.cost, limits):
                 self._fail(waiter, CostTooHigh, "cost_too_high")
                 continue
             if waiter.deadline < inf:
                 _, wait = self._store.take(home, 0, ahead + waiter.cost, limits, now)
-                if now + wait > waiter.deadline:
+                if now + wait > waiter.deadline + GRACE:
                     self._fail(waiter)
                     continue
             ahead += waiter.cost
+
+    def has_ended(self) -> bool:
+        """Whether the loop that was used last is closed."""
+        return self.loop is not None and self.loop.is_closed()
 
     def is_running(self) -> bool:
         """Whether the loop that callers wait on is running."""
@@ -301,7 +341,19 @@ class Queues:
             self.by_key.clear()
             self._on_change()
             self.loop = loop
+            self.on_loop()
         self.thread = get_ident()
+
+    def limits_of(self, waiter: Waiter) -> Limits:
+        """What holds for it: its own limits, unless the number of rates has changed since."""
+        own = waiter.limits
+        return own if own is not None and len(own) == len(self.limits) else self.limits
+
+    def _drop(self, queue: Queue) -> None:
+        queue.sleep()
+        if self.by_key.get(queue.key) is queue:
+            del self.by_key[queue.key]
+            self._on_change()
 
     def _remove(self, waiter: Waiter) -> bool:
         removed = waiter.queue.remove(waiter)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor, inf
 from typing import Literal
 
-from aiolimit.errors import Reason
+from aiolimit.errors import Reason, shown
 from aiolimit.rate import Limit, Rate
 
 __all__ = ["Explanation", "Quota", "Statistics"]
@@ -76,7 +76,8 @@ class Explanation:
     def __str__(self) -> str:
         configured = " and ".join(str(rate) for rate in self.rates)
         start = f"{self.limiter}: {configured} configured; "
-        left = f"{_round(self.remaining)} of {self.rate.limit} left of {self.rate} for {self.key!r}"
+        key = shown(self.key)
+        left = f"{_round(self.remaining)} of {self.rate.limit} left of {self.rate} for {key}"
         if self.retry_after == inf:
             return f"{start}no call can pass."
         match self.binding:
@@ -85,10 +86,10 @@ class Explanation:
             case "quota":
                 why = f"{left}, so a new call waits"
             case "pace":
-                why = f"{self.key!r} is ahead of its even pace, so a new call waits"
+                why = f"{key} is ahead of its even pace, so a new call waits"
             case "queue":
                 callers = "1 caller waits" if self.waiting == 1 else f"{self.waiting} callers wait"
-                why = f"{callers} for {self.key!r}, so a new call waits behind"
+                why = f"{callers} for {key}, so a new call waits behind"
         return f"{start}{why}: {self.retry_after:.3g} s."
 
 

@@ -25,19 +25,27 @@ class Sweeper:
         self._timer: Timer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def key_came(self) -> None:
-        """See to it that the keys that are here now will go."""
+    def see_to_it(self) -> None:
+        """Have the keys that are here, and the one that comes, forgotten in time."""
         if self._timer is not None and self._loop is not None and self._loop.is_running():
             return
         try:
-            self._loop = asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()
         except RuntimeError:
             # No loop, no timer: whoever brings a key looks after two.
             self._store.evict(self._time(), 2)
         else:
+            self._loop = loop
+            self._set(self._store.longest)
+
+    def periods_changed(self) -> None:
+        """Be in time for the new periods too: they may be shorter."""
+        if self._timer is not None and self._loop is not None and self._loop.is_running():
             self._set(self._store.longest)
 
     def _set(self, delay: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         # The timer must not keep alive a limiter that nobody uses any more.
         me = weakref.ref(self)
 
@@ -48,7 +56,10 @@ class Sweeper:
         self._timer = self._clock.call_later(delay, step)
 
     def _step(self) -> None:
-        again = self._store.evict(self._time(), _AT_ONCE)
         self._timer = None
-        if again is not None:
-            self._set(again)
+        again: float | None = self._store.longest  # if a key's own methods raise in here
+        try:
+            again = self._store.evict(self._time(), _AT_ONCE)
+        finally:
+            if again is not None:
+                self._set(again)

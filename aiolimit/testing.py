@@ -140,6 +140,8 @@ class FakeClock:
     def _watch(self, quiet: int) -> None:
         loop = asyncio.get_running_loop()
         quiet = quiet + 1 if _all_wait(asyncio.all_tasks(loop)) else 0
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)  # cancelled: nothing to move to
         if quiet == _QUIET_ROUNDS and self._timers:
             self._now = max(self._now, self._timers[0][0])
             self._fire_due()

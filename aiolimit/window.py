@@ -128,20 +128,24 @@ class Window:
         """
         periods = 0.0
         if cost > limit:
-            if limit <= 0:
+            if limit <= 0 or cost / limit == inf:
                 return inf
             rounds = -int(-cost // limit) - 1
             cost -= rounds * limit
             periods = rounds * period
-        missing = cost - self.room(now, limit, period)
-        if missing <= 0 or not self.total:
+        # The sums are made as `_drop` will make them, or fractions would round another way here.
+        if cost <= self.room(now, limit, period) or not self.total:
             return periods
         now = max(now, self.last)
-        older = self.older or ()
-        for index in range(self.first, len(older), 2):
-            missing -= older[index + 1]
-            if missing <= 0:
-                return seconds_until(older[index], now, period) + periods
+        if self.older is not None:
+            total, older_total = self.total, self.older_total
+            for index in range(self.first, len(self.older), 2):
+                total -= self.older[index + 1]
+                older_total -= self.older[index + 1]
+                if index + 2 == len(self.older):
+                    total -= older_total
+                if cost <= limit - total:
+                    return seconds_until(self.older[index], now, period) + periods
         return seconds_until(self.last, now, period) + periods
 
     def empty_after(self, now: float, period: float) -> float:
@@ -160,19 +164,28 @@ class Window:
         left = cost
         older = self.older or []
         index = bisect_left(range(0, len(older), 2), at, self.first // 2, key=older.__getitem__)
-        for cell in range(2 * index, len(older), 2):
+        cell = 2 * index
+        # Several entries of an exact log may have one time; they leave together.
+        while left > 0 and cell < len(older):
             part = min(left, older[cell + 1])
             older[cell + 1] -= part
             self.older_total -= part
             self.total -= part
             left -= part
-            # Several entries of an exact log may have one time; they leave together.
-            following = older[cell + 2] if cell + 2 < len(older) else self.last
-            if left <= 0 or following > at:
-                return cost - left
-        part = min(left, self.total - self.older_total)
-        self.total -= part
-        return cost - left + part
+            if older[cell + 1] <= 0:
+                del older[cell : cell + 2]
+            else:
+                cell += 2
+            following = older[cell] if cell < len(older) else self.last
+            if following > at:
+                break
+        else:
+            part = min(left, self.total - self.older_total)
+            self.total -= part
+            left -= part
+        if self.total <= 0:
+            self._empty()
+        return cost - left
 
     def _open(self, now: float, span: float) -> None:
         newest = self.total - self.older_total
@@ -186,10 +199,7 @@ class Window:
     def _drop(self, now: float, period: float) -> None:
         """Let what is old leave."""
         if _passed(self.last, now, period):
-            self.gone = self.last
-            self.closes = -inf
-            self.total = self.older_total = self.first = 0
-            self.older = None
+            self._empty()
             return
         older = self.older
         if older is None:
@@ -208,3 +218,9 @@ class Window:
             del older[:first]
             first = 0
         self.first = first
+
+    def _empty(self) -> None:
+        self.gone = self.last
+        self.closes = -inf
+        self.total = self.older_total = self.first = 0
+        self.older = None
