@@ -8,18 +8,16 @@ time after which it would have passed.
 from collections.abc import Callable, Hashable
 from math import inf
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
+from typing import Final, cast
 
 from aiolimit.arguments import check_cost, check_limit, check_wait
 from aiolimit.clock import Clock, steady_time
 from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason, shown
 from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
+from aiolimit.permit import ASKED, UNUSUAL, Permit
 from aiolimit.queue import GRACE, Queues, Waiter
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.sweeper import Sweeper
-
-if TYPE_CHECKING:
-    from aiolimit.permit import Permit
 
 __all__ = ["Admission"]
 
@@ -77,12 +75,16 @@ class Admission:
         self.queues.limits = tuple(rate.limit for rate in self.store.rates)
         self._sweeper.periods_changed()
 
-    def request(self, permit: "Permit") -> Waiter | None:
+    def request(self, permit: Permit) -> Waiter | None:
         """Let the permit pass, or give it a place among those who wait, or raise."""
-        if permit._at is not None:
+        if permit._at is not None and permit._at != UNUSUAL:
             raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
-        cost = permit.cost = check_cost(permit.cost)
-        limits = self.limits_of(permit._limit)
+        cost, limits, own_limits = permit.cost, self.queues.limits, None
+        if permit._at is UNUSUAL:
+            cost = permit.cost = check_cost(cost)
+            if permit.own_limit is not None:
+                limits = own_limits = self.limits_of(permit.own_limit)
+                permit._periods = self.store.periods if None in limits else None
         max_wait = permit._max_wait
         max_wait = self._max_wait if max_wait is ... else check_wait(max_wait)
         if not self.fits(cost, limits):
@@ -91,8 +93,6 @@ class Admission:
         home, wait = self.take(permit.key, cost, limits, now)
         if home is not permit.key:
             permit._home = home
-        if None in limits:
-            permit._periods = self.store.periods
         if wait is None:
             permit._at = now
             return None
@@ -106,24 +106,23 @@ class Admission:
                 raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
             if full:
                 raise self._refuse(QueueFull, "queue_full", permit.key, cost, limits, wait)
-        permit._at = -inf  # asked for, and not granted yet
-        own_limits = None if permit._limit is None else limits
+        permit._at = ASKED
         deadline = inf if max_wait is None else now + max_wait
         return self.queues.add(home, permit.key, cost, own_limits, now, wait, deadline)
 
-    async def wait(self, permit: "Permit", waiter: Waiter) -> None:
+    async def wait(self, permit: Permit, waiter: Waiter) -> None:
         """Wait for the turn; the permit is granted then, or the error is raised that ended it."""
         asked = self.time()
         permit._at = await self.queues.wait(waiter)
         permit._waited = permit._at - asked
 
-    def settle(self, permit: "Permit", cost: float) -> None:
+    def settle(self, permit: Permit, cost: float) -> None:
         """Charge or give back the difference between what the permit cost and what it costs."""
-        if permit._at is None or permit._at == -inf:
+        if not permit.is_granted:
             raise RuntimeError(f"{permit!r} is not granted: await or enter it first")
-        limits = self.limits_of(permit._limit, strict=False)
+        limits = self.limits_of(permit.own_limit, strict=False)
         queues = self.queues
-        if get_ident() != queues.thread or (queues.by_key and not queues.is_running()):
+        if get_ident() != queues.thread or queues.is_elsewhere():
             queues.check_loop(to_serve=True)
         more = cost - permit.cost
         permit.cost = cost
@@ -142,7 +141,7 @@ class Admission:
         periods = getattr(permit, "_periods", None)
         while more < 0:
             # The latest charge first: it has the longest to go.
-            at, charged = later.pop() if later else (permit._at, inf)
+            at, charged = later.pop() if later else (cast(float, permit._at), inf)
             part = min(charged, -more)
             self.store.give_back(home, part, limits, periods, now, at)
             if part < charged < inf:
@@ -158,11 +157,7 @@ class Admission:
         Returns where it is charged, and None or the least seconds it would have to wait.
         """
         queues = self.queues
-        if (
-            get_ident() != queues.thread
-            or queues.has_ended()
-            or (queues.by_key and not queues.is_running())
-        ):
+        if get_ident() != queues.thread or queues.is_elsewhere():
             queues.check_loop()
         home = self.home(key, now)
         if cost == 0 or (limits[0] is None and not any(limit is not None for limit in limits)):

@@ -12,7 +12,7 @@ from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
 from aiolimit.clock import Clock, check_clock
 from aiolimit.errors import Reason
 from aiolimit.memory import Limits, MemoryStore
-from aiolimit.permit import Permit
+from aiolimit.permit import UNUSUAL, Permit
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.report import Explanation, Quota, Statistics
 from aiolimit.window import Window
@@ -133,8 +133,11 @@ class Limiter:
         permit.key = key
         permit.cost = cost
         permit._max_wait = max_wait
-        permit._limit = limit
-        permit._at = None
+        if cost is _ONE and limit is None:
+            permit._at = None
+        else:
+            permit._at = UNUSUAL
+            permit._limit = limit
         return permit
 
     def try_acquire(
@@ -276,7 +279,7 @@ class Limiter:
         return f"<Limiter {self.name}: {rates}, {len(self)} keys, {self._queues.waiting} waiting>"
 
     def _quota(self, permit: Permit) -> Quota:
-        limits = self._admission.limits_of(permit._limit, strict=False)
+        limits = self._admission.limits_of(permit.own_limit, strict=False)
         return self._quota_of(permit.key, 1, limits)
 
     def _quota_of(self, key: Hashable, cost: float, limits: Limits) -> Quota:

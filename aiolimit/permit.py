@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Awaitable, Generator, Hashable
+from math import inf, isfinite
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -12,9 +13,12 @@ from aiolimit.rate import Limit
 if TYPE_CHECKING:
     from aiolimit.limiter import Limiter
 
-__all__ = ["Permit"]
+__all__ = ["ASKED", "UNUSUAL", "Permit"]
 
-_ONE: Final = 1
+# What `Permit._at` is before the permit is granted. None is the common case: a cost of 1 under
+# the limiter's own limit, not asked for yet. One look at it tells who may take the fast lane.
+UNUSUAL: Final = inf  # any other, not asked for yet
+ASKED: Final = -inf  # asked for, and waiting or refused
 
 
 @types.coroutine
@@ -53,19 +57,19 @@ class Permit:
     key: Hashable
     cost: float
     _max_wait: float | None | EllipsisType
-    _limit: Limit | tuple[Limit, ...] | None
-    _at: float | None  # when it was granted; None until asked for, -inf until granted
+    _at: float | None  # when it was granted; until then None, UNUSUAL or ASKED
     # Set only where they differ from what is usual, as every assignment costs every call:
+    _limit: Limit | tuple[Limit, ...] | None  # the limit of this call
     _waited: float  # not 0
     _home: Hashable  # charged to another key: the overflow
     _later: list[tuple[float, float]]  # what `adjust` charged since: (time, cost)
-    _periods: tuple[float, ...]  # those of the rates when it was charged to some of them only
+    _periods: tuple[float, ...] | None  # of the rates then, if charged to some of them only
 
     async def __aenter__(self) -> "Permit":
         # The common case, written out because a call costs as much as the whole decision:
         # `Window.join` says what happens here, `Limiter._lane` when it may.
         limiter = self._limiter
-        if self._limit is None and self.cost is _ONE and self._at is None:
+        if self._at is None:
             window = limiter._lane.get(self.key)
             if window is not None:
                 now = limiter._time()
@@ -92,17 +96,34 @@ class Permit:
         return _DONE
 
     def __await__(self) -> Generator[Any, None, "Permit"]:
-        waiter = self._limiter._admission.request(self)
+        limiter = self._limiter
+        if self._at is None:
+            window = limiter._lane.get(self.key)
+            if window is not None and window.join(now := limiter._time(), limiter._lane_limit):
+                self._at = now
+                limiter._passed += 1
+                return self
+        waiter = limiter._admission.request(self)
         if waiter is not None:
-            yield from self._limiter._admission.wait(self, waiter).__await__()
-        self._limiter._passed += 1
+            yield from limiter._admission.wait(self, waiter).__await__()
+        limiter._passed += 1
         return self
 
     def __repr__(self) -> str:
-        state = "not asked for yet" if self._at is None else f"waited {self.waited:.3g} s"
+        state = f"waited {self.waited:.3g} s" if self.is_granted else "not granted"
         return (
             f"<Permit of {self._limiter.name} for {shown(self.key)}: cost {self.cost:g}, {state}>"
         )
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether it was let in."""
+        return self._at is not None and isfinite(self._at)
+
+    @property
+    def own_limit(self) -> Limit | tuple[Limit, ...] | None:
+        """The limit it came with; None for that of the limiter."""
+        return getattr(self, "_limit", None)
 
     @property
     def waited(self) -> float:

@@ -301,9 +301,12 @@ class Queues:
                     continue
             ahead += waiter.cost
 
-    def has_ended(self) -> bool:
-        """Whether the loop that was used last is closed."""
-        return self.loop is not None and self.loop.is_closed()
+    def is_elsewhere(self) -> bool:
+        """Whether the loop that was used last is closed, or is paused while callers wait on it."""
+        loop = self.loop
+        if loop is None:
+            return False
+        return not loop.is_running() if self.by_key else loop.is_closed()
 
     def is_running(self) -> bool:
         """Whether the loop that callers wait on is running."""

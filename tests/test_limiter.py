@@ -445,7 +445,7 @@ async def test_repr_and_len(clock: FakeClock) -> None:
     await limiter.acquire("a")
     assert len(limiter) == 1
     assert repr(limiter) == "<Limiter search: 100/s and 2000/min, 1 keys, 0 waiting>"
-    assert repr(limiter.acquire("a")) == "<Permit of search for 'a': cost 1, not asked for yet>"
+    assert repr(limiter.acquire("a")) == "<Permit of search for 'a': cost 1, not granted>"
 
 
 # --- changing ------------------------------------------------------------------------------
