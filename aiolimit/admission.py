@@ -81,7 +81,7 @@ class Admission:
             raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
         cost, limits, own_limits = permit.cost, self.queues.limits, None
         if permit._at is UNUSUAL:
-            cost = permit.cost = check_cost(cost)
+            cost = permit._cost = check_cost(cost)
             if permit.own_limit is not None:
                 limits = own_limits = self.limits_of(permit.own_limit)
                 permit._periods = self.store.periods if None in limits else None
@@ -125,7 +125,7 @@ class Admission:
         if get_ident() != queues.thread or queues.is_elsewhere():
             queues.check_loop(to_serve=True)
         more = cost - permit.cost
-        permit.cost = cost
+        permit._cost = cost
         if all(limit is None for limit in limits):
             return
         home = getattr(permit, "_home", permit.key)

@@ -131,12 +131,12 @@ class Limiter:
         permit = Permit()
         permit._limiter = self
         permit.key = key
-        permit.cost = cost
         permit._max_wait = max_wait
         if cost is _ONE and limit is None:
             permit._at = None
         else:
             permit._at = UNUSUAL
+            permit._cost = cost
             permit._limit = limit
         return permit
 

@@ -37,11 +37,11 @@ class Permit:
     """Leave to do one thing. `Limiter.acquire` makes it; it does nothing until awaited or entered.
 
     key: the key it was asked for.
-    cost: what is charged for it; `adjust` and `cancel` change it.
     """
 
     __slots__ = (
         "_at",
+        "_cost",
         "_home",
         "_later",
         "_limit",
@@ -49,16 +49,15 @@ class Permit:
         "_max_wait",
         "_periods",
         "_waited",
-        "cost",
         "key",
     )
 
     _limiter: "Limiter"
     key: Hashable
-    cost: float
     _max_wait: float | None | EllipsisType
     _at: float | None  # when it was granted; until then None, UNUSUAL or ASKED
     # Set only where they differ from what is usual, as every assignment costs every call:
+    _cost: float  # not 1
     _limit: Limit | tuple[Limit, ...] | None  # the limit of this call
     _waited: float  # not 0
     _home: Hashable  # charged to another key: the overflow
@@ -114,6 +113,11 @@ class Permit:
         return (
             f"<Permit of {self._limiter.name} for {shown(self.key)}: cost {self.cost:g}, {state}>"
         )
+
+    @property
+    def cost(self) -> float:
+        """What is charged for it; `adjust` and `cancel` change it."""
+        return getattr(self, "_cost", 1)
 
     @property
     def is_granted(self) -> bool:

@@ -45,10 +45,12 @@ Rows without a target are there for comparison, so that nothing hides behind a c
 
 ## How it is measured
 
-- **Calls** (all rows about `async with` and `try_acquire`): one process, one event loop, 100 keys
-  in turn, a limit that nobody reaches. Each limiter has {rounds} turns of 5 ms or more, in turns
-  with all others; the figure is the median, and the ratios are between medians. The time of the
-  empty loop is taken off everything. The garbage collector runs between the rounds only.
+- **Calls** (all rows about `async with` and `try_acquire`): five processes, one event loop each,
+  100 keys in turn, a limit that nobody reaches. Each limiter has {rounds} turns of 5 ms or more, in
+  turns with all others; the figure is the median, over the processes as well (each puts its
+  objects elsewhere, which moves a figure by some 5 %), and the ratios are between medians. The
+  time of the empty loop is taken off everything. The garbage collector runs between the rounds
+  only.
 - **An `async with` that does nothing** keeps the arguments of `acquire` in a fresh object with
   `__slots__`, and its enter and exit do nothing. The barest one has not even arguments.
 - **Other limiters** are used as their documentation shows for async code: `limits` with its async
