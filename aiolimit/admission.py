@@ -34,7 +34,7 @@ _REASONS: Final[tuple[Reason, ...]] = (
 class Admission:
     """The decisions of one limiter.
 
-    on_change: called when the first caller waits and when none waits any more.
+    on_change: called when a queue has come or gone.
     """
 
     __slots__ = (
@@ -42,7 +42,6 @@ class Admission:
         "_max_waiters",
         "_name",
         "_sweeper",
-        "limits",
         "queues",
         "rejected",
         "store",
@@ -82,8 +81,8 @@ class Admission:
         cost, limits, own_limits = permit.cost, self.queues.limits, None
         if permit._at is UNUSUAL:
             cost = permit._cost = check_cost(cost)
-            if permit.own_limit is not None:
-                limits = own_limits = self.limits_of(permit.own_limit)
+            if permit._own_limit is not None:
+                limits = own_limits = self.limits_of(permit._own_limit)
                 permit._periods = self.store.periods if None in limits else None
         max_wait = permit._max_wait
         max_wait = self._max_wait if max_wait is ... else check_wait(max_wait)
@@ -118,9 +117,9 @@ class Admission:
 
     def settle(self, permit: Permit, cost: float) -> None:
         """Charge or give back the difference between what the permit cost and what it costs."""
-        if not permit.is_granted:
+        if not permit._is_granted:
             raise RuntimeError(f"{permit!r} is not granted: await or enter it first")
-        limits = self.limits_of(permit.own_limit, strict=False)
+        limits = self.limits_of(permit._own_limit, strict=False)
         queues = self.queues
         if get_ident() != queues.thread or queues.is_elsewhere():
             queues.check_loop(to_serve=True)

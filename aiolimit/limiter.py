@@ -12,7 +12,7 @@ from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
 from aiolimit.clock import Clock, check_clock
 from aiolimit.errors import Reason
 from aiolimit.memory import Limits, MemoryStore
-from aiolimit.permit import UNUSUAL, Permit
+from aiolimit.permit import UNUSUAL, Permit, new_permit
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.report import Explanation, Quota, Statistics
 from aiolimit.window import Window
@@ -54,7 +54,9 @@ class Limiter:
     max_keys: how many keys are kept apart, 1 or more; those past it share one window.
     clock: the time and a timer; `aiolimit.testing.FakeClock` in tests.
 
-    A limiter counts for one process and one event loop at a time. Keys are any hashable value.
+    A limiter counts for one process and one event loop at a time. Used from two that run at once it
+    raises `RuntimeError`, at the latest when the newest entry of a window closes (the fast lane
+    does not look). Keys are any hashable value.
     Raises `ValueError` or `TypeError` here for what would not work later.
     """
 
@@ -124,11 +126,12 @@ class Limiter:
         limit: in place of the limiter's limit for this call, a tuple if it has several rates.
             0 denies, `UNLIMITED` passes and is charged nothing.
 
-        When awaited or entered it raises `RateLimited` if it would have to wait longer than it
+        Python's development mode (`python -X dev`) warns of one that was dropped unused. When
+        awaited or entered it raises `RateLimited` if it would have to wait longer than it
         may (at once: it never sleeps in vain), `QueueFull`, or `CostTooHigh`, and `ValueError`
         or `TypeError` for arguments out of range.
         """
-        permit = Permit()
+        permit = new_permit()
         permit._limiter = self
         permit.key = key
         permit._max_wait = max_wait
@@ -279,7 +282,7 @@ class Limiter:
         return f"<Limiter {self.name}: {rates}, {len(self)} keys, {self._queues.waiting} waiting>"
 
     def _quota(self, permit: Permit) -> Quota:
-        limits = self._admission.limits_of(permit.own_limit, strict=False)
+        limits = self._admission.limits_of(permit._own_limit, strict=False)
         return self._quota_of(permit.key, 1, limits)
 
     def _quota_of(self, key: Hashable, cost: float, limits: Limits) -> Quota:

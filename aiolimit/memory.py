@@ -136,7 +136,7 @@ class MemoryStore:
             if entry.take(want, now, limit, period, span):
                 return want, 0.0
         granted = want
-        if self._wait(entry, want, limits, now) > 0:
+        if not self._fits(entry, want, limits, now):
             granted = self._room(entry, limits, now) if least < want else 0
             if granted < least or granted <= 0:
                 return 0, self._wait(entry, least, limits, now)
@@ -306,6 +306,15 @@ class MemoryStore:
             return taken[0]
         return _Account(taken, entry.pacer if isinstance(entry, _Account) else None)
 
+    def _fits(self, entry: _Entry, cost: float, limits: Limits, now: float) -> bool:
+        """Whether every rate that applies lets the cost pass now."""
+        for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
+            if limit is not None and cost > window.room(now, limit, rate.per):
+                return False
+        if isinstance(entry, _Account) and entry.pacer and self.burst is not None:
+            return entry.pacer.wait(cost, now, self._pace(limits)[1], self.burst) == 0
+        return True
+
     def _wait(self, entry: _Entry, cost: float, limits: Limits, now: float) -> float:
         """Seconds until every rate that applies lets the cost pass; 0 if it passes now."""
         longest = 0.0
@@ -330,8 +339,7 @@ class MemoryStore:
     def _charge(self, entry: _Entry, cost: float, limits: Limits, now: float) -> None:
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is not None:
-                span = span_of(rate.per, self.sub_windows, limit, cost)
-                window.take(cost, now, inf, rate.per, span)
+                window.add(cost, now, span_of(rate.per, self.sub_windows, limit, cost))
         if isinstance(entry, _Account) and entry.pacer:
             entry.pacer.take(cost, now, self._pace(limits)[1])
 

@@ -1,6 +1,8 @@
 """A permit: what `Limiter.acquire` returns; first it asks, then it is held, then settled."""
 
+import sys
 import types
+import warnings
 from collections.abc import Awaitable, Generator, Hashable
 from math import inf, isfinite
 from types import EllipsisType, TracebackType
@@ -13,7 +15,7 @@ from aiolimit.rate import Limit
 if TYPE_CHECKING:
     from aiolimit.limiter import Limiter
 
-__all__ = ["ASKED", "UNUSUAL", "Permit"]
+__all__ = ["ASKED", "UNUSUAL", "Permit", "new_permit"]
 
 # What `Permit._at` is before the permit is granted. None is the common case: a cost of 1 under
 # the limiter's own limit, not asked for yet. One look at it tells who may take the fast lane.
@@ -109,7 +111,7 @@ class Permit:
         return self
 
     def __repr__(self) -> str:
-        state = f"waited {self.waited:.3g} s" if self.is_granted else "not granted"
+        state = f"waited {self.waited:.3g} s" if self._is_granted else "not granted"
         return (
             f"<Permit of {self._limiter.name} for {shown(self.key)}: cost {self.cost:g}, {state}>"
         )
@@ -120,12 +122,12 @@ class Permit:
         return getattr(self, "_cost", 1)
 
     @property
-    def is_granted(self) -> bool:
+    def _is_granted(self) -> bool:
         """Whether it was let in."""
         return self._at is not None and isfinite(self._at)
 
     @property
-    def own_limit(self) -> Limit | tuple[Limit, ...] | None:
+    def _own_limit(self) -> Limit | tuple[Limit, ...] | None:
         """The limit it came with; None for that of the limiter."""
         return getattr(self, "_limit", None)
 
@@ -157,3 +159,21 @@ class Permit:
     def cancel(self) -> None:
         """Give back all of it: what it was for was not done. Calling it again does nothing."""
         self._limiter._admission.settle(self, 0)
+
+
+class _WatchedPermit(Permit):
+    """Warns, as a coroutine does, when it is dropped before it was awaited or entered.
+
+    `__del__` would make every call an eighth slower, so it is for Python's development mode.
+    """
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if self._at is None or self._at is UNUSUAL:
+            what = f"{self!r} was never awaited or entered: it limits nothing"
+            warnings.warn(what, RuntimeWarning, stacklevel=2, source=self)
+
+
+#: What `Limiter.acquire` makes.
+new_permit: Final = _WatchedPermit if sys.flags.dev_mode else Permit

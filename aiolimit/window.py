@@ -105,13 +105,17 @@ class Window:
         """Admit the cost if it fits, or change nothing and return False."""
         if cost > self.room(now, limit, period):
             return False
+        self.add(cost, now, span)
+        return True
+
+    def add(self, cost: float, now: float, span: float) -> None:
+        """Charge the cost, whether or not it fits."""
         if now < self.last:
             now = self.last
         if now >= self.closes or span == 0.0:
             self._open(now, span)
         self.total += cost
         self.last = now
-        return True
 
     def room(self, now: float, limit: float, period: float) -> float:
         """What fits now, after what is old has left; below 0 where more than the limit is in."""

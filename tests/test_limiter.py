@@ -4,6 +4,8 @@ import asyncio
 import gc
 import pickle
 import re
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -74,6 +76,26 @@ async def test_the_object_does_nothing_until_it_is_awaited(clock: FakeClock) -> 
         limiter.acquire("k")
     assert len(limiter) == 0
     assert limiter.statistics().admitted == 0
+
+
+def test_in_development_mode_a_dropped_permit_is_told_of() -> None:
+    source = (
+        "import asyncio\n"
+        "from aiolimit import Limiter\n"
+        "limiter = Limiter('5/s', name='api')\n"
+        "async def main():\n"
+        "    limiter.acquire('forgotten')\n"
+        "    limiter.acquire('too', cost=2)\n"
+        "    async with limiter.acquire('entered'): pass\n"
+        "    await limiter.acquire('awaited', cost=2)\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-X", "dev", "-c", source]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert said.count("RuntimeWarning: <Permit") == 2
+    assert "<Permit of api for 'forgotten': cost 1, not granted> was never awaited" in said
+    plain = subprocess.run(command[:1] + command[3:], capture_output=True, text=True, check=True)
+    assert plain.stderr == ""
 
 
 async def test_a_permit_is_asked_for_once(clock: FakeClock) -> None:
