@@ -10,7 +10,6 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
 from aiolimit.clock import Clock, check_clock
-from aiolimit.errors import Reason
 from aiolimit.memory import Limits, MemoryStore
 from aiolimit.permit import UNUSUAL, Permit, new_permit
 from aiolimit.rate import UNLIMITED, Limit, Rate
@@ -23,13 +22,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _ONE: Final = 1
-_REASONS: Final[tuple[Reason, ...]] = (
-    "quota",
-    "timeout",
-    "queue_full",
-    "cost_too_high",
-    "overload",
-)
 
 
 class Limiter:

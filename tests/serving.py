@@ -31,10 +31,10 @@ async def serving(app: Any, **options: Any) -> AsyncIterator[str]:
         listening.close()
 
 
-@contextlib.asynccontextmanager
-async def running(*command: str, **environment: str) -> AsyncIterator[str]:
-    """A program that says on which `http://...` it listens; gives that address."""
-    process = await asyncio.create_subprocess_exec(
+async def _started(
+    command: tuple[str, ...], environment: dict[str, str]
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         *command,
         cwd=ROOT,
@@ -42,6 +42,12 @@ async def running(*command: str, **environment: str) -> AsyncIterator[str]:
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, **environment},
     )
+
+
+@contextlib.asynccontextmanager
+async def running(*command: str, **environment: str) -> AsyncIterator[str]:
+    """A program that says on which `http://...` it listens; gives that address."""
+    process = await _started(command, environment)
     assert process.stdout is not None
     said = ""
     try:
@@ -59,14 +65,7 @@ async def running(*command: str, **environment: str) -> AsyncIterator[str]:
 
 async def run(*command: str, **environment: str) -> tuple[int, str]:
     """A program that ends by itself; gives its exit status and all that it printed."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, **environment},
-    )
+    process = await _started(command, environment)
     said, _ = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode is not None
     return process.returncode, said.decode()
