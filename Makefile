@@ -10,8 +10,8 @@ ifdef UV
 make_venv = $(UV) venv --quiet --python $(PYTHON) $(VENV)
 install = $(UV) pip install --quiet --python $(BIN)/python
 else
-make_venv = $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-install = $(BIN)/python -m pip install --quiet
+make_venv = $(PYTHON) -m venv $(VENV)
+install = $(BIN)/python -m pip install --quiet --upgrade "pip>=25.1" && $(BIN)/python -m pip install --quiet
 endif
 
 .PHONY: demo test lint bench clean
@@ -33,10 +33,9 @@ bench: $(VENV)/.test
 clean:
 	rm -rf $(VENV)
 
-$(VENV)/.made: Makefile
-	@echo "Making $(VENV) with $(PYTHON) ..."
-	@rm -rf $(VENV)
-	@$(make_venv)
+$(VENV)/.made:
+	@test -x $(BIN)/python || echo "Making $(VENV) with $(PYTHON) ..."
+	@test -x $(BIN)/python || $(make_venv)
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.made pyproject.toml

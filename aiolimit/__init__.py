@@ -19,3 +19,5 @@ __all__ = [
     "RateLimited",
     "Statistics",
 ]
+
+__version__ = "0.1.0"

@@ -239,12 +239,12 @@ class Admission:
                 above, limit = f"the burst of {burst:g}", burst
             why = f"cost {cost:g} for {shown(key)} is above {above} and can never pass"
         else:
-            why = (
-                f"no room for cost {cost:g} for {shown(key)}: {look.remaining:g} of {limit:g} left"
-            )
-            if reason == "queue_full":
-                why = f"{self.queues.waiting} callers wait already, as many as may"
-            why += f"; retry after {wait:.3g} s"
+            left = f"{look.remaining:g} of {limit:g} left"
+            why = f"no room for cost {cost:g} for {shown(key)}: {left}; retry after {wait:.3g} s"
+            if reason == "timeout":
+                why = f"{shown(key)} would wait {wait:.3g} s, longer than max_wait; {left}"
+            elif reason == "queue_full":
+                why = f"max_waiters={self._max_waiters} wait already; retry after {wait:.3g} s"
         return error(
             f"{self._name}: {why}",
             limiter=self._name,

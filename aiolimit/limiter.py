@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Hashable
-from math import inf
 from types import EllipsisType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -81,7 +80,7 @@ class Limiter:
             raise TypeError(f"name must be text that is not empty, not {name!r}")
         if burst is not None and (burst := check_limit(burst, "burst")) < 1:
             raise ValueError(f"burst must be 1 or more, or None, not {burst!r}")
-        self.name = name
+        self.name: str = name
         self._store = MemoryStore(
             _check_rates(rates),
             sub_windows=check_count(sub_windows, "sub_windows", 1),
@@ -231,7 +230,8 @@ class Limiter:
             rate=rate,
             remaining=look.remaining,
             waiting=0 if queue is None else len(queue),
-            retry_after=retry_after if self._admission.fits(1, limits) else inf,
+            retry_after=retry_after if self._admission.fits(1, limits) else None,
+            burst=self._store.burst,
         )
 
     def limited(
@@ -245,6 +245,11 @@ class Limiter:
 
         `key` and `cost` are values, or functions of the call's own arguments.
         """
+
+        if inspect.iscoroutinefunction(key):
+            raise TypeError("limited takes the key: write @limiter.limited() with parentheses")
+        if max_wait is not ...:
+            check_wait(max_wait)
 
         def decorate(
             function: Callable[P, Coroutine[Any, Any, T]],
@@ -283,7 +288,7 @@ class Limiter:
             rate=rate,
             limit=UNLIMITED if applied is None else applied,
             remaining=look.remaining,
-            retry_after=look.retry_after if self._admission.fits(cost, limits) else inf,
+            retry_after=look.retry_after if self._admission.fits(cost, limits) else None,
             reset_after=look.reset_after,
         )
 

@@ -110,6 +110,11 @@ class Permit:
         limiter._passed += 1
         return self
 
+    def __bool__(self) -> bool:
+        if not self._is_granted:
+            raise TypeError(f"{self!r}: await or enter it, or use try_acquire")
+        return True
+
     def __repr__(self) -> str:
         state = f"waited {self.waited:.3g} s" if self._is_granted else "not granted"
         return (

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from math import floor, inf
+from math import floor
 from typing import Literal
 
 from aiolimit.errors import Reason, shown
@@ -18,14 +18,14 @@ class Quota:
     rate: the rate that binds.
     limit: cost in `rate.per` seconds; `UNLIMITED` where the call named that.
     remaining: cost that would pass now.
-    retry_after: seconds until a call would pass; 0 if it would now, infinite if never.
+    retry_after: seconds until a call would pass; 0 if it would now, None if it never would.
     reset_after: seconds until the whole limit is there again.
     """
 
     rate: Rate
     limit: Limit
     remaining: float
-    retry_after: float
+    retry_after: float | None
     reset_after: float
 
 
@@ -60,8 +60,8 @@ class Explanation:
     binding: what decides: "quota" (the window is full), "pace" (the burst is spent), "queue"
         (others wait for this key) or "nothing" (a call would pass).
     waiting: callers that wait for this key.
-    retry_after: seconds until a call of cost 1 would pass, behind those who wait; infinite with
-        a limit of 0.
+    retry_after: seconds until a call of cost 1 would pass, behind those who wait; None if it
+        never would, as with a limit of 0.
     """
 
     limiter: str
@@ -71,26 +71,31 @@ class Explanation:
     rate: Rate
     remaining: float
     waiting: int
-    retry_after: float
+    retry_after: float | None
+    burst: float | None
 
     def __str__(self) -> str:
-        configured = " and ".join(str(rate) for rate in self.rates)
-        start = f"{self.limiter}: {configured} configured; "
         key = shown(self.key)
+        start = f"{self.limiter}: {' and '.join(str(rate) for rate in self.rates)} configured"
+        if self.burst is not None:
+            start += f", burst {self.burst:g}"
+        if self.retry_after is None:
+            return f"{start}; no call can pass."
         left = f"{_round(self.remaining)} of {self.rate.limit} left of {self.rate} for {key}"
-        if self.retry_after == inf:
-            return f"{start}no call can pass."
+        wait = f"{self.retry_after:.3g} s"
         match self.binding:
+            case "nothing" if self.burst is not None:
+                why = f"{_round(self.remaining)} may pass now for {key}, so a call passes"
             case "nothing":
-                return f"{start}{left}, so a call passes."
+                why = f"{left}, so a call passes"
             case "quota":
-                why = f"{left}, so a new call waits"
+                why = f"{left}, so a new call waits {wait}"
             case "pace":
-                why = f"{key} is ahead of its even pace, so a new call waits"
+                why = f"{key} is ahead of its even pace, so a new call waits {wait}"
             case "queue":
                 callers = "1 caller waits" if self.waiting == 1 else f"{self.waiting} callers wait"
-                why = f"{callers} for {key}, so a new call waits behind"
-        return f"{start}{why}: {self.retry_after:.3g} s."
+                why = f"{callers} for {key}, so a new call waits {wait} behind them"
+        return f"{start}; {why}."
 
 
 def _round(cost: float) -> str:

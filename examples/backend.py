@@ -24,7 +24,7 @@ app = Starlette(routes=[Route("/{path:path}", answer, methods=methods)])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--port", type=int, default=9000, help="0 takes any free one")
     config = uvicorn.Config(app, port=parser.parse_args().port, log_level="warning")
     listening = config.bind_socket()

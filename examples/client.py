@@ -1,9 +1,10 @@
-"""A client that keeps to somebody's quota: twenty pages, five at a time, four a second.
+"""A client that keeps to somebody's quota: twelve pages, four a second.
 
-    python examples/client.py http://127.0.0.1:8000/search?q=ants
+    python examples/backend.py --port 9000
+    python examples/client.py "http://127.0.0.1:9000/pages?q=ants"       (in a second terminal)
 
-The limiter stands inside the loop, around each request: a task that is over the rate waits there
-for its turn, in order. `host` is the key, so another host would have a quota of its own.
+The limiter stands inside the loop, around each request: all start at once, and wait there for
+their turn, in order. The host is the key, so another host would have a quota of its own.
 """
 
 import argparse
@@ -17,29 +18,32 @@ from aiolimit import Limiter, RateLimited
 limiter = Limiter("4/s", name="client", max_wait=30)
 
 
-async def fetch(client: httpx2.AsyncClient, url: str, page: int, begun: float) -> None:
-    host = httpx2.URL(url).host
-    async with limiter.acquire(host) as permit:
-        response = await client.get(httpx2.URL(url).copy_merge_params({"page": page}))
+async def fetch(client: httpx2.AsyncClient, url: httpx2.URL, page: int, begun: float) -> bool:
+    try:
+        async with limiter.acquire(url.host) as permit:
+            response = await client.get(url.copy_merge_params({"page": page}))
+    except RateLimited as limited:
+        print(f"page {page:2}  not asked for: {limited}")
+        return False
+    except httpx2.HTTPError as error:
+        print(f"page {page:2}  {url} does not answer: {type(error).__name__}")
+        return False
     at = time.monotonic() - begun
-    print(f"{at:5.2f} s  page {page:2}  {response.status_code}  waited {permit.waited:.2f} s")
+    print(f"page {page:2}  {response.status_code} at {at:5.2f} s, waited {permit.waited:.2f} s")
+    return True
 
 
-async def main(url: str, pages: int) -> None:
+async def main(url: httpx2.URL, pages: int) -> int:
     begun = time.monotonic()
     async with httpx2.AsyncClient() as client:
-        tasks = [fetch(client, url, page, begun) for page in range(pages)]
-        try:
-            await asyncio.gather(*tasks)
-        except RateLimited as limited:
-            print(f"would have to wait too long: {limited}")
-        except httpx2.HTTPError as error:
-            raise SystemExit(f"{url} does not answer: {error}") from error
+        fetched = await asyncio.gather(*(fetch(client, url, page, begun) for page in range(pages)))
+    print(f"{sum(fetched)} of {pages} pages")
+    return 0 if all(fetched) else 1
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("url")
-    parser.add_argument("--pages", type=int, default=20)
+    parser.add_argument("url", type=httpx2.URL)
+    parser.add_argument("--pages", type=int, default=12)
     options = parser.parse_args()
-    asyncio.run(main(options.url, options.pages))
+    raise SystemExit(asyncio.run(main(options.url, options.pages)))

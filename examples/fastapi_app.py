@@ -1,9 +1,10 @@
 """A FastAPI service in which each client may ask ten times a minute.
 
-    uvicorn --app-dir examples fastapi_app:app
-    curl -i http://127.0.0.1:8000/search?q=ants
+    uvicorn --no-proxy-headers --app-dir examples fastapi_app:app
+    curl -i "http://127.0.0.1:8000/search?q=ants"
 
-The limit is per process: with four workers it is four times as high.
+The limit is per process: with four workers it is four times as high. Without `--no-proxy-headers`
+uvicorn believes X-Forwarded-For of whoever connects from 127.0.0.1, and takes that for the peer.
 """
 
 from fastapi import FastAPI

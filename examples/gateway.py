@@ -5,6 +5,8 @@
     python examples/gateway.py --database gateway.db --backend http://127.0.0.1:9000
     curl -i -H "Authorization: Bearer alice-key" http://127.0.0.1:8000/hello
 
+(the servers each in a terminal of their own; what they need is in the extra `cli`).
+
 Users, their balance and their requests per minute (0 is no limit) are rows of an SQLite file, so
 an operator changes a limit with one statement, while it runs, from the next request on:
 
@@ -12,7 +14,8 @@ an operator changes a limit with one statement, while it runs, from the next req
 
 Two limiters stand in a row. `quota` is each user's own: over it a request is refused at once
 with 429. `pace` is what the backend can take from all users together: over it requests wait
-their turn, in order, for two seconds at most. Both count for this one process.
+their turn, in order, for two seconds at most. Both count for this one process. With a key in the
+environment variable GATEWAY_OPERATOR_KEY the operator sees at /-/status what each user has left.
 """
 
 import argparse
@@ -35,7 +38,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from aiolimit import UNLIMITED, Limiter, RateLimited
-from aiolimit.http.fields import retry_after
+from aiolimit.http.fields import refusal_body, refusal_headers
 
 SCHEMA = """
 CREATE TABLE users (
@@ -158,38 +161,31 @@ class Gateway:
         except ClientDisconnect:
             return Response(status_code=499)  # for the log: nobody reads it
         except RateLimited as limited:
-            after = retry_after(limited.retry_after or 1)
-            return JSONResponse(
-                {
-                    "error": "too many requests",
-                    "limit": limited.limit,
-                    "per_seconds": limited.rate.per,
-                    "retry_after": after,
-                    "by": limited.limiter,
-                },
-                429,
-                {"retry-after": str(after)},
-            )
+            return Response(refusal_body(limited), 429, refusal_headers(limited))
         except (sqlite3.Error, TypeError, ValueError) as error:
             # A table that is locked, gone, or holds a limit that is no number.
             print(f"gateway: {error}", file=sys.stderr, flush=True)
             return JSONResponse({"error": "the user table cannot be read"}, 503)
+
+    def left(self, user: User) -> dict[str, object]:
+        limit = user.requests_per_minute
+        try:
+            quota = self.quota.peek(user.name, limit=limit or UNLIMITED)
+        except (TypeError, ValueError) as error:
+            return {"limit": limit, "error": str(error)}
+        remaining = quota.remaining if limit else None
+        return {"limit": limit, "remaining": remaining, "waiting": self.waiting[user.name]}
 
     async def status(self, request: Request) -> Response:
         """For the operator: what each user has left, who waits, and why."""
         given = request.headers.get("authorization", "")
         if not secrets.compare_digest(given.encode(), f"Bearer {self.operator_key}".encode()):
             return JSONResponse({"error": "for the operator only"}, 403)
-        users = {}
-        async with self.users.execute(LOOK_UP) as rows:
-            async for row in rows:
-                user = User(*row)
-                quota = self.quota.peek(user.name, limit=user.requests_per_minute or UNLIMITED)
-                users[user.name] = {
-                    "limit": user.requests_per_minute,
-                    "remaining": quota.remaining if user.requests_per_minute else None,
-                    "waiting": self.waiting[user.name],
-                }
+        try:
+            async with self.users.execute(LOOK_UP) as rows:
+                users = {row[0]: self.left(User(*row)) async for row in rows}
+        except sqlite3.Error as error:
+            return JSONResponse({"error": f"the user table cannot be read: {error}"}, 503)
         pace = self.pace.statistics()
         return JSONResponse(
             {"users": users, "waiting": pace.waiting, "pace": str(self.pace.explain("backend"))}

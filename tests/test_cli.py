@@ -35,7 +35,7 @@ async def test_the_demo_in_plain_lines(tmp_path: Path) -> None:
     status, output = await run("-m", "aiolimit", "demo", "--seconds", "8", TMPDIR=str(tmp_path))
     assert status == 0, output
     assert "\x1b" not in output
-    assert re.search(r"The gateway listens on http://127\.0\.0\.1:\d+", output)
+    assert re.search(r"the gateway listens on http://127\.0\.0\.1:\d+\n", output)
     assert "The operator: UPDATE users SET requests_per_minute = 45 WHERE name = 'dave'" in output
     counts = re.search(r"(\d+) requests were answered: (\d+) admitted, (\d+) refused", output)
     assert counts
@@ -95,7 +95,7 @@ def in_a_terminal(
 def test_the_demo_in_a_terminal(tmp_path: Path) -> None:
     status, output = in_a_terminal(tmp_path, 60, "--seconds", "5")
     assert status == 0, output
-    for column in ("user", "limit/min", "remaining", "admitted", "refused", "waiting"):
+    for column in ("user", "limit/min", "left", "admitted", "refused", "waiting"):
         assert column in output
     assert "\x1b[" in output, "drawn anew in place"
     assert set(output) & set("▁▂▃▄▅▆▇█"), "a sparkline"
@@ -103,7 +103,7 @@ def test_the_demo_in_a_terminal(tmp_path: Path) -> None:
     assert not left_behind(tmp_path)
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("seconds", [0.3, 3.0])
 def test_an_interrupted_demo_ends_cleanly(end: int, seconds: float, tmp_path: Path) -> None:
     status, output = in_a_terminal(tmp_path, seconds, "--seconds", "30", end=end)
@@ -162,5 +162,6 @@ def test_what_is_not_installed_is_named(
     monkeypatch.setattr(cli, "_NEEDED", ("rich", "no_such_package"))
     assert cli.main(["demo"]) == 1
     assert capsys.readouterr().err == (
-        "aiolimit demo needs no_such_package: install aiolimit-core with its extra 'cli'\n"
+        "aiolimit demo needs no_such_package: install aiolimit-core with its extra 'cli', "
+        "in a clone with: pip install -e '.[cli]'\n"
     )

@@ -42,11 +42,10 @@ async def test_the_gateway(tmp_path: Path) -> None:
         refused = answers[-1]
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         assert refused.json() == {
-            "error": "too many requests",
+            "error": "rate limit exceeded",
             "limit": 3,
-            "per_seconds": 60.0,
+            "per": 60.0,
             "retry_after": int(refused.headers["retry-after"]),
-            "by": "quota",
         }
 
         execute(database, "UPDATE users SET requests_per_minute = 5 WHERE name = 'alice'")
@@ -83,7 +82,7 @@ async def test_the_gateway(tmp_path: Path) -> None:
         assert (await client.get("/-/status", headers=bearer("alice"))).status_code == 403
         status = await client.get("/-/status", headers={"authorization": "Bearer secret"})
         assert status.json()["users"]["bob"] == {"limit": 60, "remaining": 59, "waiting": 0}
-        assert "25/s configured" in status.json()["pace"]
+        assert "25/s configured, burst 10" in status.json()["pace"]
 
 
 async def test_the_gateway_when_the_backend_or_the_table_is_gone(tmp_path: Path) -> None:
@@ -98,6 +97,9 @@ async def test_the_gateway_when_the_backend_or_the_table_is_gone(tmp_path: Path)
         assert answer.status_code == 502
         assert "the backend does not answer" in answer.json()["error"]
         assert (await client.get("/-/status", headers=bearer("alice"))).status_code == 502
+        execute(database, "UPDATE users SET balance = 'much' WHERE name = 'bob'")
+        answer = await client.get("/", headers=bearer("bob"))
+        assert answer.status_code == 503
         execute(database, "ALTER TABLE users RENAME TO others")
         answer = await client.get("/", headers=bearer("alice"))
         assert answer.status_code == 503
@@ -124,26 +126,40 @@ async def test_a_missing_or_broken_database(
     assert len(output.strip().splitlines()) == 1
 
 
-async def test_the_fastapi_service_and_the_client() -> None:
-    serve = ("-m", "uvicorn", "--app-dir", "examples", "fastapi_app:app", "--port", "0")
-    async with running(*serve) as address, httpx2.AsyncClient(base_url=address) as client:
+async def test_the_fastapi_service() -> None:
+    serve = ("-m", "uvicorn", "--no-proxy-headers", "--app-dir", "examples", "fastapi_app:app")
+    async with (
+        running(*serve, "--port", "0") as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
         assert (await client.get("/health")).json()["status"] == "ok"
-        begun = asyncio.get_running_loop().time()
-        status, output = await run("examples/client.py", f"{address}/search?q=ants", "--pages", "9")
-        assert status == 0, output
-        assert asyncio.get_running_loop().time() - begun > 2.0, "nine at four a second"
-        pages = re.findall(r"page +(\d+)  (\d+)  waited", output)
-        assert sorted(int(page) for page, _ in pages) == list(range(9))
-        assert {code for _, code in pages} == {"200"}
-        codes = [(await client.get("/search?q=bees")).status_code for _ in range(2)]
-        assert codes == [200, 429]
+        codes = [
+            (
+                await client.get("/search?q=ants", headers={"x-forwarded-for": f"10.0.0.{n}"})
+            ).status_code
+            for n in range(12)
+        ]
+        assert codes == [200] * 10 + [429] * 2
         assert (await client.get("/health")).status_code == 200
 
 
+async def test_the_client() -> None:
+    async with running("examples/backend.py", "--port", "0") as address:
+        begun = asyncio.get_running_loop().time()
+        status, output = await run("examples/client.py", f"{address}/pages?q=ants")
+        assert status == 0, output
+        assert asyncio.get_running_loop().time() - begun > 2.0, "twelve at four a second"
+        pages = re.findall(r"page +(\d+)  (\d+) at +[0-9.]+ s, waited [0-9.]+ s", output)
+        assert sorted(int(page) for page, _ in pages) == list(range(12))
+        assert {code for _, code in pages} == {"200"}
+        assert output.endswith("12 of 12 pages\n")
+
+
 async def test_the_client_without_a_server() -> None:
-    status, output = await run("examples/client.py", "http://127.0.0.1:9/")
+    status, output = await run("examples/client.py", "http://127.0.0.1:9/", "--pages", "2")
     assert status == 1
-    assert "http://127.0.0.1:9/ does not answer" in output
+    assert "http://127.0.0.1:9/ does not answer: ConnectError" in output
+    assert output.endswith("0 of 2 pages\n")
     assert "Traceback" not in output
 
 

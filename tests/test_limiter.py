@@ -197,7 +197,7 @@ async def test_a_limit_of_nothing_denies(clock: FakeClock) -> None:
             assert caught.value.retry_after is None
             assert caught.value.limit == 0
         assert not limiter.try_acquire("k", limit=0)
-        assert limiter.peek("k", limit=0).retry_after == inf
+        assert limiter.peek("k", limit=0).retry_after is None
     closed = Limiter("0/s", clock=clock)
     assert not closed.try_acquire()
     with pytest.raises(CostTooHigh):
@@ -293,7 +293,9 @@ async def test_max_waiters(clock: FakeClock) -> None:
     await limiter.acquire("k")
     waiting = asyncio.create_task(limiter.acquire("k").__aenter__())
     await clock.settle()
-    with pytest.raises(QueueFull, match="api: 1 callers wait already, as many as may") as caught:
+    with pytest.raises(
+        QueueFull, match="api: max_waiters=1 wait already; retry after 2 s"
+    ) as caught:
         await limiter.acquire("k")
     assert caught.value.retry_after == 2.0
     await clock.advance(1)
@@ -394,7 +396,7 @@ async def test_peek_changes_nothing(clock: FakeClock) -> None:
     quota = limiter.peek("k")
     assert (quota.rate, quota.limit, quota.remaining) == (Rate(3, per=60), 3, 1)
     assert limiter.peek("k", 2).retry_after == 59.0
-    assert limiter.peek("k", 4).retry_after == inf
+    assert limiter.peek("k", 4).retry_after is None
 
 
 async def test_statistics(clock: FakeClock) -> None:
@@ -440,20 +442,22 @@ async def test_explain_says_it_in_words(clock: FakeClock) -> None:
     assert explanation.binding == "quota"
     assert str(explanation) == (
         "search: 2/s and 50/min configured; 0 of 2 left of 2/s for 'user:42', "
-        "so a new call waits: 0.42 s."
+        "so a new call waits 0.42 s."
     )
     tasks = [asyncio.create_task(limiter.acquire("user:42").__aenter__()) for _ in range(3)]
     await clock.settle()
     explanation = limiter.explain("user:42")
     assert (explanation.binding, explanation.waiting) == ("queue", 3)
     assert explanation.retry_after == pytest.approx(1.42)
-    assert "3 callers wait for 'user:42', so a new call waits behind: 1.42 s." in str(explanation)
+    assert "3 callers wait for 'user:42', so a new call waits 1.42 s behind them." in str(
+        explanation
+    )
     for task in tasks:
         task.cancel()
     paced = Limiter("2/s", burst=1, clock=clock)
     await paced.acquire()
     assert str(paced.explain()) == (
-        "default: 2/s configured; '' is ahead of its even pace, so a new call waits: 0.5 s."
+        "default: 2/s configured, burst 1; '' is ahead of its even pace, so a new call waits 0.5 s."
     )
     assert paced.explain().binding == "pace"
     assert (
@@ -759,3 +763,22 @@ async def test_a_limiter_nobody_uses_is_collected() -> None:
 def test_the_public_names() -> None:
     for name in aiolimit.__all__:
         assert getattr(aiolimit, name).__doc__
+
+
+async def test_a_permit_that_was_not_awaited_is_not_taken_for_an_answer() -> None:
+    limiter = Limiter("2/s")
+    with pytest.raises(TypeError, match="not granted>: await or enter it, or use try_acquire"):
+        if limiter.acquire("k"):
+            pass
+    assert await limiter.acquire("k")
+
+
+def test_the_decorator_without_parentheses() -> None:
+    limiter = Limiter("2/s")
+
+    async def fetch() -> None: ...
+
+    with pytest.raises(TypeError, match=r"write @limiter.limited\(\) with parentheses"):
+        limiter.limited(fetch)
+    with pytest.raises(ValueError, match="max_wait must be a finite number of seconds"):
+        limiter.limited(max_wait=-1)

@@ -4,6 +4,8 @@ import argparse
 import importlib.util
 import sys
 
+from aiolimit import __version__
+
 __all__ = ["main"]
 
 _NEEDED = ("rich", "uvicorn", "starlette", "httpx2", "aiosqlite")
@@ -14,6 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="aiolimit", description="An asyncio-native rate limiter for Python."
     )
+    parser.add_argument("--version", action="version", version=f"aiolimit {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser(
         "demo",
@@ -29,7 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f"aiolimit demo needs {', '.join(missing)}: install aiolimit-core with its extra 'cli'",
+            f"aiolimit demo needs {', '.join(missing)}: install aiolimit-core with its extra "
+            "'cli', in a clone with: pip install -e '.[cli]'",
             file=sys.stderr,
         )
         return 1

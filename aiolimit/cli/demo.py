@@ -55,8 +55,9 @@ async def _until_interrupted(work: Any) -> int:
     """Have Ctrl-C and SIGTERM cancel the work, so that nothing it has started is left behind."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
-    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
-        for number in (signal.SIGINT, signal.SIGTERM):
+    # Windows knows neither: there Ctrl-C raises KeyboardInterrupt.
+    with contextlib.suppress(NotImplementedError, AttributeError):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, task.cancel)
     result: int = await task
     return result
@@ -76,7 +77,7 @@ async def _demo(console: Console, seconds: float, *, serve: bool) -> int:
                 GATEWAY_OPERATOR_KEY=operator_key,
             ) as gateway,
         ):
-            where = f"The gateway listens on {gateway}, and its users are in {database}"
+            where = f"The users are in {database}, and the gateway listens on {gateway}"
             console.print(where, soft_wrap=True, markup=False, highlight=False)
             if serve:
                 _say_how_to_try(console, gateway, database, users)

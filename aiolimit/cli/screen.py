@@ -34,29 +34,31 @@ def table(
     """The table as it is now."""
     bars = _ASCII_BARS if console.options.ascii_only else _BARS
     grid = Table(title=f"gateway, {elapsed:.0f} of {of:.0f} s", title_justify="left", expand=False)
-    grid.add_column("user")
-    grid.add_column("habit", style="dim")
+    wide = console.width >= 110
+    grid.add_column("user", no_wrap=True, min_width=5)
+    if wide:
+        grid.add_column("habit", style="dim")
     for column, style in (
         ("limit/min", "cyan"),
-        ("remaining", ""),
+        ("left", ""),
         ("admitted", "green"),
         ("refused", "red"),
         ("waiting", "yellow"),
     ):
         grid.add_column(column, justify="right", style=style, no_wrap=True)
-    grid.add_column("admitted each second", style="green", no_wrap=True)
+    grid.add_column("each second", style="green", no_wrap=True)
     for tenant in tenants:
         seen = status.get(tenant.name, {})
         limit = seen.get("limit", tenant.per_minute)
         grid.add_row(
             tenant.name,
-            tenant.habit,
+            *([tenant.habit] if wide else []),
             _number(limit or None),
             "" if not limit else _number(seen.get("remaining", limit)),
             str(tenant.admitted),
             str(tenant.refused),
             f"{seen.get('waiting', 0):g}",
-            _sparkline(tenant, int(elapsed), 20, bars),
+            _sparkline(tenant, int(elapsed), max(4, min(20, console.width - 60)), bars),
         )
     return Group(grid, Text(pace, style="dim"))
 

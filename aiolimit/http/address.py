@@ -1,4 +1,4 @@
-"""Who calls: the address of the other end of the connection, and nothing a caller may write."""
+"""Who calls: the address of the other end of the connection, as the server tells it."""
 
 import logging
 from collections.abc import Mapping

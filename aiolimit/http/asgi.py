@@ -33,8 +33,10 @@ class RateLimitMiddleware:
 
     app: the ASGI application.
     limiter: what limits; each key has its own quota.
-    key: a function of the scope that names the caller; the socket's peer address by default.
-        Forwarded headers are not believed: whoever can write them would choose the key.
+    key: a function of the scope that names the caller; by default the peer's address, as the
+        server tells it. Forwarded headers are not looked at: whoever can write them would choose
+        the key. (uvicorn itself believes X-Forwarded-For of whoever connects from 127.0.0.1,
+        unless it runs with `--no-proxy-headers`.)
     exempt: paths that are never limited, or a function of the scope that tells.
     max_wait: seconds a request may wait for its turn, in place of the limiter's own `max_wait`;
         by default it is refused at once, and no connection is held.
@@ -105,10 +107,7 @@ async def _refuse(refused: RateLimited, scope: Scope, receive: Receive, send: Se
     else:
         prefix = "http.response"
     body = fields.refusal_body(refused)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *fields.refusal_fields(refused),
-    ]
+    named = {**fields.refusal_headers(refused), "content-length": str(len(body))}
+    headers = [(name.encode(), value.encode()) for name, value in named.items()]
     await send({"type": f"{prefix}.start", "status": 429, "headers": headers})
     await send({"type": f"{prefix}.body", "body": body})

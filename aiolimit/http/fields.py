@@ -8,9 +8,7 @@ from math import ceil
 
 from aiolimit.errors import RateLimited
 
-__all__ = ["refusal_body", "refusal_fields", "retry_after"]
-
-Headers = list[tuple[bytes, bytes]]
+__all__ = ["refusal_body", "refusal_headers", "retry_after"]
 
 
 def retry_after(seconds: float) -> int:
@@ -18,11 +16,12 @@ def retry_after(seconds: float) -> int:
     return max(1, ceil(seconds))
 
 
-def refusal_fields(refused: RateLimited) -> Headers:
-    """The fields of a refusal. There is no `Retry-After` where the call can never pass."""
-    if refused.retry_after is None:
-        return []
-    return [(b"retry-after", str(retry_after(refused.retry_after)).encode())]
+def refusal_headers(refused: RateLimited) -> dict[str, str]:
+    """The headers of a refusal. There is no `Retry-After` where the call can never pass."""
+    headers = {"content-type": "application/json"}
+    if refused.retry_after is not None:
+        headers["retry-after"] = str(retry_after(refused.retry_after))
+    return headers
 
 
 def refusal_body(refused: RateLimited) -> bytes:
