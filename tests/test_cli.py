@@ -95,7 +95,7 @@ def in_a_terminal(
 def test_the_demo_in_a_terminal(tmp_path: Path) -> None:
     status, output = in_a_terminal(tmp_path, 60, "--seconds", "5")
     assert status == 0, output
-    for column in ("user", "limit/min", "left", "admitted", "refused", "waiting"):
+    for column in ("user", "limit/min", "remaining", "admitted", "refused", "waiting"):
         assert column in output
     assert "\x1b[" in output, "drawn anew in place"
     assert set(output) & set("▁▂▃▄▅▆▇█"), "a sparkline"

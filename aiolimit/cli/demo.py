@@ -143,7 +143,8 @@ def _tell(console: Console, users: list[Tenant]) -> int:
     wrong = screen.wrong(users)
     console.print()
     for line in [*screen.summary(users), *wrong]:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        # In a terminal lines are broken between words; elsewhere they stay whole.
+        console.print(line, soft_wrap=not console.is_terminal, markup=False, highlight=False)
     return 1 if wrong else 0
 
 

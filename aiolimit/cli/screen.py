@@ -40,7 +40,7 @@ def table(
         grid.add_column("habit", style="dim")
     for column, style in (
         ("limit/min", "cyan"),
-        ("left", ""),
+        ("remaining", ""),
         ("admitted", "green"),
         ("refused", "red"),
         ("waiting", "yellow"),
