@@ -1,7 +1,7 @@
 """Who passes: a call against the store, the queue of its key, and the limits that hold for it.
 
 A call passes at once if nobody waits for its key and the store grants its cost. Otherwise it gets
-a place in the queue of its key, where `queue.py` lets it in, or it is refused: at once, with the
+a place in the queue of its key, where `queues.py` lets it in, or it is refused: at once, with the
 time after which it would have passed.
 """
 
@@ -15,7 +15,8 @@ from aiolimit.clock import Clock, steady_time
 from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason, shown
 from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
 from aiolimit.permit import ASKED, UNUSUAL, Permit
-from aiolimit.queue import GRACE, Queues, Waiter
+from aiolimit.queue import GRACE, Waiter
+from aiolimit.queues import Queues
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.sweeper import Sweeper
 
@@ -78,12 +79,12 @@ class Admission:
         """Let the permit pass, or give it a place among those who wait, or raise."""
         if permit._at is not None and permit._at != UNUSUAL:
             raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
+        unusual, permit._at = permit._at is UNUSUAL, ASKED
         cost, limits, own_limits = permit.cost, self.queues.limits, None
-        if permit._at is UNUSUAL:
+        if unusual:
             cost = permit._cost = check_cost(cost)
             if permit._own_limit is not None:
                 limits = own_limits = self.limits_of(permit._own_limit)
-                permit._periods = self.store.periods if None in limits else None
         max_wait = permit._max_wait
         max_wait = self._max_wait if max_wait is ... else check_wait(max_wait)
         if not self.fits(cost, limits):
@@ -94,6 +95,8 @@ class Admission:
             permit._home = home
         if wait is None:
             permit._at = now
+            if own_limits is not None:
+                permit._layout = self.store.layout if None in limits else None
             return None
         full = self._max_waiters is not None and self.queues.waiting >= self._max_waiters
         if max_wait is not None or full:
@@ -105,7 +108,6 @@ class Admission:
                 raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
             if full:
                 raise self._refuse(QueueFull, "queue_full", permit.key, cost, limits, wait)
-        permit._at = ASKED
         deadline = inf if max_wait is None else now + max_wait
         return self.queues.add(home, permit.key, cost, own_limits, now, wait, deadline)
 
@@ -114,6 +116,7 @@ class Admission:
         asked = self.time()
         permit._at = await self.queues.wait(waiter)
         permit._waited = permit._at - asked
+        permit._layout = waiter.layout
 
     def settle(self, permit: Permit, cost: float) -> None:
         """Charge or give back the difference between what the permit cost and what it costs."""
@@ -127,26 +130,25 @@ class Admission:
         permit._cost = cost
         if all(limit is None for limit in limits):
             return
-        home = getattr(permit, "_home", permit.key)
         now = self.time()
+        layout = getattr(permit, "_layout", None)
         later = getattr(permit, "_later", [])
+        home = getattr(permit, "_home", permit.key)
         if more > 0:
-            if home is permit.key and self.home(home, now) is not home:
-                home = permit._home = self.home(home, now)
+            home = self.home(permit.key, now)
             self.store.charge(home, more, limits, now)
-            permit._later = [*later, (now, more)]
+            permit._later = [*later, (now, more, home)]
             if home in queues.by_key:
                 queues.review(home, self.fits, most=_REVIEWED)
-        periods = getattr(permit, "_periods", None)
         while more < 0:
             # The latest charge first: it has the longest to go.
-            at, charged = later.pop() if later else (cast(float, permit._at), inf)
+            at, charged, its_home = later.pop() if later else (cast(float, permit._at), inf, home)
             part = min(charged, -more)
-            self.store.give_back(home, part, limits, periods, now, at)
+            self.store.give_back(its_home, part, limits, layout, now, at)
             if part < charged < inf:
-                later.append((at, charged - part))
+                later.append((at, charged - part, its_home))
             more += part
-        queues.serve(home)
+            queues.serve(its_home)
 
     def take(
         self, key: Hashable, cost: float, limits: Limits, now: float

@@ -85,6 +85,8 @@ class MemoryStore:
         self.on_new_key: Callable[[], object] = lambda: None
         self.is_held: Callable[[Hashable], bool] = lambda _key: False
         self.evicted = 0
+        self.layout = 0  # how often the periods have changed
+        self._fastest = self._pace(tuple(rate.limit for rate in rates))[1]  # pace there has been
         self.entries: dict[Hashable, _Entry] = {}
         self._past: list[tuple[tuple[Rate, ...], dict[Hashable, _Entry]]] = []
         self._overflow: _Entry | None = None
@@ -96,11 +98,6 @@ class MemoryStore:
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self.entries or any(key in entries for _, entries in self._past)
-
-    @property
-    def periods(self) -> tuple[float, ...]:
-        """The periods of the rates, seconds."""
-        return tuple(rate.per for rate in self.rates)
 
     @property
     def longest(self) -> float:
@@ -152,18 +149,18 @@ class MemoryStore:
         key: Hashable,
         cost: float,
         limits: Limits,
-        periods: tuple[float, ...] | None,
+        layout: int | None,
         now: float,
         at: float,
     ) -> None:
         """Give back what was taken `at` that time under those limits.
 
-        `periods` are those of then where not all rates were charged, else None: if they have
-        changed since, nobody can tell whose copy a window is, and nothing is given back.
+        `layout` is that of then where not all rates were charged, else None: if it has changed
+        since, nobody can tell whose copy a window is, and nothing is given back.
         """
-        if periods is None:
+        if layout is None:
             limits = tuple(rate.limit for rate in self.rates)
-        if periods is None or periods == self.periods:
+        if layout is None or layout == self.layout:
             self.take(key, -cost, 0, limits, now, at)
 
     def look(self, key: Hashable, cost: float, limits: Limits, now: float) -> list[Look | None]:
@@ -171,7 +168,7 @@ class MemoryStore:
 
         The burst is told with the rate that paces it: the lowest. Changes nothing.
         """
-        entry = self._find(key) or self._new(now)
+        entry = self._find(key) or self._new()
         looks: list[Look | None] = []
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is None:
@@ -216,7 +213,9 @@ class MemoryStore:
     def change(self, rates: tuple[Rate, ...]) -> None:
         """Use other rates from the next decision on; what is charged stays charged."""
         old, self.rates = self.rates, rates
-        if tuple(rate.per for rate in old) != self.periods:
+        self._fastest = max(self._fastest, self._pace(tuple(rate.limit for rate in rates))[1])
+        if [rate.per for rate in old] != [rate.per for rate in rates]:
+            self.layout += 1
             if self.entries:
                 self._past.append((old, self.entries))
             self.entries = {}
@@ -258,11 +257,11 @@ class MemoryStore:
             return None
         return self._youngest - now if self._youngest > now else self.longest
 
-    def _new(self, now: float) -> _Entry:
+    def _new(self) -> _Entry:
         if len(self.rates) == 1 and self.burst is None:
-            return Window(now)
+            return Window()
         pacer = None if self.burst is None else Pacer()
-        return _Account(tuple(Window(now) for _ in self.rates), pacer)
+        return _Account(tuple(Window() for _ in self.rates), pacer)
 
     def _find(self, key: Hashable) -> _Entry | None:
         """What the key is charged to, None if there is nothing yet. Changes no count."""
@@ -282,11 +281,13 @@ class MemoryStore:
         if entry is not None and (key is OVERFLOW or entry is not self._overflow):
             return entry
         if key is OVERFLOW:
-            self._overflow = entry = self._new(now)
+            self._overflow = entry = self._new()
             return entry
         if self._overflow is not None and self._empty_after(self._overflow, now) <= 0:
             self._overflow = None
-        entry = self._new(now) if self._overflow is None else self._overflow.copy()
+        entry = self._new() if self._overflow is None else self._overflow.copy()
+        for window in self._windows(entry):
+            window.forget_before(now)
         self.on_new_key()  # before it is here: it may forget keys, and this one is empty yet
         self.entries[key] = entry
         return entry
@@ -354,7 +355,7 @@ class MemoryStore:
             if limit is not None:
                 given = max(given, window.give_back(cost, at, now, rate.per))
         if isinstance(entry, _Account) and entry.pacer:
-            entry.pacer.give_back(given, at, now, self._pace(limits)[1])
+            entry.pacer.give_back(given, at, now, self._pace(limits)[1], self._fastest)
         return -given
 
     def _empty_after(self, entry: _Entry, now: float) -> float:

@@ -59,10 +59,13 @@ class Pacer:
         self.ahead = self._ahead(now, rate) + cost
         self.at = now
 
-    def give_back(self, cost: float, at: float, now: float, rate: float) -> None:
-        """Take back what was charged at that time, as far as it cannot have drained since."""
+    def give_back(self, cost: float, at: float, now: float, rate: float, fastest: float) -> None:
+        """Take back what was charged at that time, as far as it cannot have drained since.
+
+        `fastest` is the highest rate there has been in between.
+        """
         now = max(now, self.at)
-        left = max(0.0, cost - (now - at) * rate)
+        left = max(0.0, cost - (now - at) * max(rate, fastest))
         self.ahead = max(0.0, self._ahead(now, rate) - left)
         self.at = now
 

@@ -46,10 +46,10 @@ class Permit:
         "_cost",
         "_home",
         "_later",
+        "_layout",
         "_limit",
         "_limiter",
         "_max_wait",
-        "_periods",
         "_waited",
         "key",
     )
@@ -63,8 +63,8 @@ class Permit:
     _limit: Limit | tuple[Limit, ...] | None  # the limit of this call
     _waited: float  # not 0
     _home: Hashable  # charged to another key: the overflow
-    _later: list[tuple[float, float]]  # what `adjust` charged since: (time, cost)
-    _periods: tuple[float, ...] | None  # of the rates then, if charged to some of them only
+    _layout: int | None  # of the store then, if it was charged to some of the rates only
+    _later: list[tuple[float, float, Hashable]]  # what `adjust` charged since: time, cost, home
 
     async def __aenter__(self) -> "Permit":
         # The common case, written out because a call costs as much as the whole decision:

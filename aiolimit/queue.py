@@ -1,42 +1,39 @@
-"""Callers who wait: one queue for each key that has any, and the one function that lets them in.
+"""The queue of one key: who came when, who must have an answer first, and one timer.
 
-1. First come, first served, per key. Only the first of a queue is ever asked about: a large cost
-   holds up those behind it and is not overtaken.
-2. One timer per queue, set to the moment at which the first can go. Nobody polls, and nobody is
-   woken who cannot go.
-3. `Queues.serve` runs after every change that may let somebody in: the time has come, a rate has
-   changed, something was given back, someone gave up. It is synchronous, and nothing else grants
-   to a waiter; there is no `await` between the decision and the charge, so no lock is needed.
-4. Who was granted and is cancelled before it runs hands its place on (`Queues.wait`).
-5. A bound on waiting is looked at before sleeping, not after: who cannot make it fails at once.
+It decides nothing (`queues.py` does). Anyone is added and taken out in O(1), so a queue of
+thousands costs a caller no more than a queue of one.
 """
 
 import asyncio
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from itertools import count, islice
+from itertools import count
 from math import inf
-from threading import get_ident
-from typing import Final, cast
+from typing import Final
 
 from aiolimit.clock import Clock, Timer
-from aiolimit.errors import CostTooHigh, RateLimited, Reason
-from aiolimit.memory import Limits, MemoryStore
+from aiolimit.memory import Limits
 
-__all__ = ["GRACE", "Queue", "Queues", "Waiter"]
-
-_AT_ONCE: Final = 256  # callers let in before the loop gets its turn: about 2 ms of work
+__all__ = ["GRACE", "Queue", "Waiter", "more_generous"]
 
 GRACE: Final = 1e-6  # seconds: sums of waits are rounded, and must not refuse who is just in time
 
 _arrival = count()
 
 
+def more_generous(one: Limits, other: Limits) -> Limits:
+    """Rate by rate the higher limit; None, which does not limit, where either has it."""
+    return tuple(
+        None if left is None or right is None else max(left, right)
+        for left, right in zip(one, other, strict=True)
+    )
+
+
 class Waiter:
     """One caller who waits."""
 
-    __slots__ = ("cost", "deadline", "future", "granted_at", "key", "limits", "periods", "queue")
+    __slots__ = ("cost", "deadline", "future", "granted_at", "key", "layout", "limits", "queue")
 
     def __init__(
         self,
@@ -54,18 +51,29 @@ class Waiter:
         self.deadline = deadline  # the latest time that helps; infinite without a bound
         self.future = future
         self.granted_at: float | None = None
-        self.periods: tuple[float, ...] | None = None  # of the rates it was charged to
+        self.layout: int | None = None  # of the store, if it was charged to some rates only
 
 
 class Queue:
     """All who wait for one key, in order. Anyone is added and taken out in O(1)."""
 
-    __slots__ = ("_deadlines", "_timer", "_timer_at", "_waiters", "cost", "due", "goes_on", "key")
+    __slots__ = (
+        "_deadlines",
+        "_timer",
+        "_timer_at",
+        "_waiters",
+        "cost",
+        "due",
+        "goes_on",
+        "key",
+        "most",
+    )
 
     def __init__(self, key: Hashable) -> None:
         self.key = key  # of the windows: the overflow's for those past `max_keys`
         self.cost: float = 0  # of all who wait, together
         self.due = inf  # when the first can go
+        self.most: Limits | None = None  # the most generous limits that callers brought along
         self.goes_on = False  # whether more may go now, and wait for the loop to come round
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._deadlines: list[tuple[float, int, Waiter]] = []
@@ -79,10 +87,6 @@ class Queue:
         """Who is next."""
         return next(iter(self._waiters), None)
 
-    def last(self) -> Waiter | None:
-        """Who came last."""
-        return next(reversed(self._waiters), None)
-
     def waiters(self) -> tuple[Waiter, ...]:
         """All of them, in order, as they are now."""
         return tuple(self._waiters)
@@ -91,6 +95,11 @@ class Queue:
         """Let a caller wait, behind all others."""
         self._waiters[waiter] = None
         self.cost += waiter.cost
+        if waiter.limits is not None:
+            if self.most is None or len(self.most) != len(waiter.limits):
+                self.most = waiter.limits
+            else:
+                self.most = more_generous(self.most, waiter.limits)
         if waiter.deadline < inf:
             heapq.heappush(self._deadlines, (waiter.deadline, next(_arrival), waiter))
             if len(self._deadlines) > 2 * len(self._waiters) + 64:
@@ -127,7 +136,11 @@ class Queue:
 
         def on_time() -> None:
             self.sleep()
-            serve(self.key)
+            try:
+                serve(self.key)
+            finally:
+                if self._waiters and self._timer is None:  # a key's own methods have raised
+                    self._timer = clock.call_later(1.0, on_time)
 
         if at < inf:
             self._timer_at = at
@@ -139,239 +152,3 @@ class Queue:
             self._timer.cancel()
         self._timer = None
         self._timer_at = inf
-
-
-class Queues:
-    """All queues of one limiter, on one event loop.
-
-    limits: what the limiter allows now.
-    refuse: makes the error for a waiter that is refused after all, and counts it.
-    on_change: called when a queue has come or gone.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        store: MemoryStore,
-        clock: Clock,
-        time: Callable[[], float],
-        refuse: Callable[[type[RateLimited], Reason, Waiter], RateLimited],
-        on_change: Callable[[], object],
-    ) -> None:
-        self.by_key: dict[Hashable, Queue] = {}
-        self.waiting = 0
-        self.cancelled = 0
-        self.limits: Limits = ()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread: int | None = None
-        self._name = name
-        self._store = store
-        self._clock = clock
-        self._time = time
-        self._refuse = refuse
-        self._on_change = on_change
-        self.on_loop: Callable[[], object] = lambda: None  # called when another loop is in use
-
-    def add(
-        self,
-        home: Hashable,
-        key: Hashable,
-        cost: float,
-        limits: Limits | None,
-        now: float,
-        wait: float,
-        deadline: float,
-    ) -> Waiter:
-        """Give a caller a place that will be its turn in `wait` seconds. It must `wait` then."""
-        loop = asyncio.get_running_loop()
-        if loop is not self.loop:
-            self.check_loop()
-        queue = self.by_key.get(home)
-        if queue is None:
-            queue = self.by_key[home] = Queue(home)
-            queue.due = now + wait
-            self._on_change()
-        waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future())
-        queue.add(waiter)
-        self.waiting += 1
-        queue.wake(self._clock, now, self.serve)
-        return waiter
-
-    async def wait(self, waiter: Waiter) -> float:
-        """Wait for the turn; return when it was granted, or raise what ended it."""
-        try:
-            await waiter.future
-        except RateLimited:
-            raise
-        except BaseException:
-            self._leave(waiter)
-            raise
-        return cast(float, waiter.granted_at)  # or the future would not have a result
-
-    def _leave(self, waiter: Waiter) -> None:
-        """It was cancelled while it waited, or after it was let in and before it ran."""
-        queue = waiter.queue
-        try:
-            if waiter.granted_at is None:
-                self._give_up(waiter)
-            else:
-                self.cancelled += 1
-                limits = self.limits_of(waiter)
-                now = self._time()
-                self._store.give_back(
-                    queue.key, waiter.cost, limits, waiter.periods, now, waiter.granted_at
-                )
-        finally:
-            if waiter.future.get_loop().is_running():
-                self.serve(queue.key)
-            elif not queue:
-                self._drop(queue)
-
-    def behind(self, queue: Queue, cost: float, limits: Limits, now: float) -> float:
-        """Seconds until a newcomer could pass, behind all who wait now.
-
-        It is as if their costs packed without gaps, and under the most generous of the limits
-        at hand: so nobody is refused who would have passed, and where costs are mixed a caller
-        may learn only later, at its deadline at the latest, that it is not its turn.
-        """
-        _, alone = self._store.take(queue.key, 0, cost, limits, now)
-        for waiter in (queue.first(), queue.last()):
-            if waiter is not None and (own := self.limits_of(waiter)) != limits:
-                pairs = zip(limits, own, strict=True)
-                limits = tuple(None if None in pair else max(pair) for pair in pairs)  # type: ignore[type-var]
-        _, wait = self._store.take(queue.key, 0, queue.cost + cost, limits, now)
-        return max(wait, alone, queue.due - now)
-
-    def serve(self, home: Hashable) -> None:
-        """Let in who may go now, in order, and set the timer for who comes next."""
-        queue = self.by_key.get(home)
-        if queue is None:
-            return
-        now = self._time()
-        queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
-        for _ in range(_AT_ONCE):
-            waiter = queue.first()
-            if waiter is None:
-                break
-            if waiter.future.done():  # cancelled, and not run since
-                self._give_up(waiter)
-                continue
-            limits = self.limits_of(waiter)
-            granted, wait = self._store.take(home, waiter.cost, waiter.cost, limits, now)
-            if granted:
-                self._remove(waiter)
-                waiter.granted_at = now
-                waiter.periods = self._store.periods if None in limits else None
-                waiter.future.set_result(None)
-            elif now + wait > waiter.deadline + GRACE:
-                self._fail(waiter)
-            else:
-                queue.due = now + wait
-                break
-        else:
-            queue.goes_on = True
-        for _ in range(_AT_ONCE):
-            late = queue.most_urgent()
-            if late is None or late.deadline > now or queue.due <= now:
-                break
-            if late is queue.first() and queue.due <= late.deadline + GRACE:
-                break
-            self._fail(late)
-        if queue:
-            queue.wake(self._clock, now, self.serve)
-        else:
-            self._drop(queue)
-
-    def review(
-        self, home: Hashable, fits: Callable[[float, Limits], bool], most: int | None = None
-    ) -> None:
-        """Fail those of the first `most` who can never pass, or not in time any more."""
-        queue = self.by_key[home]
-        now = self._time()
-        ahead: float = 0
-        for waiter in islice(queue.waiters(), most):
-            limits = self.limits_of(waiter)
-            if not fits(waiter.cost, limits):
-                self._fail(waiter, CostTooHigh, "cost_too_high")
-                continue
-            if waiter.deadline < inf:
-                _, wait = self._store.take(home, 0, ahead + waiter.cost, limits, now)
-                if now + wait > waiter.deadline + GRACE:
-                    self._fail(waiter)
-                    continue
-            ahead += waiter.cost
-
-    def is_elsewhere(self) -> bool:
-        """Whether the loop that was used last is closed, or is paused while callers wait on it."""
-        loop = self.loop
-        if loop is None:
-            return False
-        return not loop.is_running() if self.by_key else loop.is_closed()
-
-    def is_running(self) -> bool:
-        """Whether the loop that callers wait on is running."""
-        return self.loop is not None and self.loop.is_running()
-
-    def check_loop(self, *, to_serve: bool = False) -> None:
-        """Notice another event loop or thread; leave behind those who waited on a loop that ended.
-
-        Raises `RuntimeError` while the loop that was used before is running, as two at once would
-        share state without a lock; and, before a change `to_serve` those who wait, where they
-        wait on a loop that is only paused.
-        """
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
-        old = self.loop
-        if loop is not old and old is not None and old.is_running():
-            raise RuntimeError(
-                f"limiter {self._name!r} is in use on another event loop, which is still running; "
-                "make one limiter for each loop, or call it from its own loop only"
-            )
-        if to_serve and loop is None and self.waiting and old is not None and not old.is_closed():
-            raise RuntimeError(
-                f"callers wait for limiter {self._name!r} on an event loop: call it from there"
-            )
-        if loop is not old and (loop is not None or (old is not None and old.is_closed())):
-            for queue in self.by_key.values():
-                queue.sleep()
-                for waiter in queue.waiters():
-                    self._give_up(waiter)
-                    if not waiter.future.get_loop().is_closed() and not waiter.future.done():
-                        gone = f"limiter {self._name!r} was taken to another event loop"
-                        waiter.future.set_exception(RuntimeError(gone))
-            self.by_key.clear()
-            self._on_change()
-            self.loop = loop
-            self.on_loop()
-        self.thread = get_ident()
-
-    def limits_of(self, waiter: Waiter) -> Limits:
-        """What holds for it: its own limits, unless the number of rates has changed since."""
-        own = waiter.limits
-        return own if own is not None and len(own) == len(self.limits) else self.limits
-
-    def _drop(self, queue: Queue) -> None:
-        queue.sleep()
-        if self.by_key.get(queue.key) is queue:
-            del self.by_key[queue.key]
-            self._on_change()
-
-    def _remove(self, waiter: Waiter) -> bool:
-        removed = waiter.queue.remove(waiter)
-        self.waiting -= removed
-        return removed
-
-    def _give_up(self, waiter: Waiter) -> None:
-        self.cancelled += self._remove(waiter)
-
-    def _fail(
-        self,
-        waiter: Waiter,
-        error: type[RateLimited] = RateLimited,
-        reason: Reason = "timeout",
-    ) -> None:
-        self._remove(waiter)
-        if not waiter.future.done():
-            waiter.future.set_exception(self._refuse(error, reason, waiter))

@@ -40,8 +40,12 @@ class Sweeper:
 
     def periods_changed(self) -> None:
         """Be in time for the new periods too: they may be shorter."""
-        if self._timer is not None and self._loop is not None and self._loop.is_running():
-            self._set(self._store.longest)
+        if self._timer is not None and self._loop is not None:
+            if self._loop.is_running():
+                self._set(self._store.longest)
+            else:  # the next key sets it anew
+                self._timer.cancel()
+                self._timer = None
 
     def _set(self, delay: float) -> None:
         if self._timer is not None:

@@ -69,11 +69,11 @@ class Window:
 
     __slots__ = ("closes", "first", "gone", "last", "older", "older_total", "total")
 
-    def __init__(self, now: float = -inf) -> None:
+    def __init__(self) -> None:
         self.total: float = 0  # the cost of all entries
         self.closes = -inf  # until this time an admission joins the newest entry
         self.last = -inf  # the newest entry's last admission
-        self.gone = nextafter(now, -inf)  # what was admitted up to then is not in here any more
+        self.gone = -inf  # what was admitted up to then is not in here any more
         self.older: list[float] | None = None
         self.older_total: float = 0
         self.first = 0  # where the oldest entry stands in `older`; what is before it has left
@@ -188,8 +188,20 @@ class Window:
             self.total -= part
             left -= part
         if self.total <= 0:
+            gone = self.gone
             self._empty()
+            self.gone = gone  # more may come at this very time
+        elif self.older and self.total - self.older_total <= 0:
+            # The newest entry is empty: the one before it is the newest again.
+            self.last, part = self.older[-2:]
+            del self.older[-2:]
+            self.older_total -= part
+            self.closes = -inf
         return cost - left
+
+    def forget_before(self, now: float) -> None:
+        """Let nothing be given back that was admitted before now: it was not admitted here."""
+        self.gone = nextafter(now, -inf)
 
     def _open(self, now: float, span: float) -> None:
         newest = self.total - self.older_total

@@ -309,3 +309,214 @@ async def test_autojump_does_not_move_to_a_timer_that_was_cancelled() -> None:
     task.cancel()
     await clock.sleep(5)
     assert clock.time() == 5
+
+
+# --- a second round ------------------------------------------------------------------------
+
+
+async def test_cancelling_several_at_one_instant(clock: FakeClock) -> None:
+    limiter = Limiter("100/s", clock=clock)
+    for _ in range(5):
+        (await limiter.acquire("k")).cancel()
+    assert limiter.peek("k").remaining == 100
+    single = Limiter("1/s", clock=clock)
+    await single.acquire("k")
+    callers = Callers(single, clock)
+    for who in "abc":
+        callers.call(who, "k")
+    await clock.settle()
+    clock.jump(1.0)
+    callers.tasks[0].cancel()
+    await asyncio.sleep(0)
+    callers.tasks[1].cancel()
+    await clock.settle()
+    assert callers.who() == ["c"]
+
+
+async def test_after_the_newest_was_given_back_the_one_before_it_counts(clock: FakeClock) -> None:
+    limiter = Limiter("10/s", clock=clock)
+    await limiter.acquire("k")
+    clock.jump(0.5)
+    (await limiter.acquire("k")).cancel()
+    assert limiter.peek("k").reset_after == 0.5
+
+
+async def test_a_review_refuses_nobody_who_would_pass(clock: FakeClock) -> None:
+    limiter = Limiter("100/s", clock=clock)
+    await limiter.acquire("k", 100)
+    callers = Callers(limiter, clock)
+    for who in range(50):
+        callers.call(who, "k")
+    callers.call("low", "k", max_wait=5, limit=1)
+    await clock.settle()
+    limiter.update("100/s")
+    await clock.advance(3)
+    assert callers.admitted[-1][:2] == (2.0, "low")
+
+
+async def test_a_review_leaves_out_who_was_cancelled(clock: FakeClock) -> None:
+    limiter = Limiter("10/s", clock=clock)
+    await limiter.acquire("k", 10)
+    callers = Callers(limiter, clock)
+    large = callers.call("large", "k", cost=10)
+    callers.call("bounded", "k", cost=5, max_wait=2)
+    await clock.settle()
+    large.cancel()
+    limiter.update("10/1500ms")
+    await clock.advance(5)
+    assert callers.admitted == [(1.5, "bounded", "k", 5)]
+
+
+async def test_a_generous_limit_in_the_middle_of_a_queue(clock: FakeClock) -> None:
+    limiter = Limiter("10/s", clock=clock)
+    await limiter.acquire("k", 10)
+    callers = Callers(limiter, clock)
+    callers.call("first", "k")
+    for who in range(50):
+        callers.call(who, "k", limit=1000)
+    callers.call("last", "k")
+    await clock.settle()
+    callers.call("bounded", "k", max_wait=3)
+    await clock.advance(3)
+    assert callers.admitted[-1][:2] == (2.0, "bounded")
+
+
+async def test_settling_goes_to_where_each_part_was_charged(clock: FakeClock) -> None:
+    limiter = Limiter("10/s", max_keys=1, sub_windows=None, clock=clock)
+    assert limiter.try_acquire("a")
+    assert limiter.try_acquire("x")
+    clock.jump(0.5)
+    permit = await limiter.acquire("a", 8)
+    clock.jump(0.2)
+    assert limiter.try_acquire("x", 9)
+    clock.jump(0.81)
+    assert limiter.try_acquire("b")  # "a" was idle, and "b" has its place
+    permit.adjust(9)
+    permit.cancel()
+    assert passing(limiter, "x") <= 1
+
+
+async def test_a_charge_goes_to_the_window_that_the_key_has_now(clock: FakeClock) -> None:
+    limiter = Limiter("10/s", max_keys=1, clock=clock)
+    assert limiter.try_acquire("a")
+    clock.jump(0.5)
+    permit = await limiter.acquire("b")  # in the overflow
+    clock.jump(0.6)
+    assert limiter.try_acquire("b")  # has a window of its own
+    permit.adjust(20)
+    assert passing(limiter, "b") == 0
+
+
+async def test_cancelled_and_refused_in_one_tick_counts_once(clock: FakeClock) -> None:
+    limiter = Limiter("1/s", clock=clock)
+    await limiter.acquire("k")
+    waiting = [
+        asyncio.create_task(limiter.acquire("k", max_wait=bound).__aenter__())
+        for bound in (None, 5)
+    ]
+    await clock.settle()
+    waiting[1].cancel()
+    limiter.update("1/h")
+    await clock.settle()
+    statistics = limiter.statistics()
+    assert (statistics.cancelled, sum(statistics.rejected.values())) == (1, 0)
+    waiting[0].cancel()
+
+
+async def test_what_was_charged_is_judged_by_the_grant_not_by_the_request(
+    clock: FakeClock,
+) -> None:
+    limiter = Limiter("10/s", "20/min", clock=clock)
+    await limiter.acquire("k", 20, limit=(UNLIMITED, 20))
+
+    async def use() -> None:
+        (await limiter.acquire("k", 5, limit=(UNLIMITED, 20))).cancel()
+
+    task = asyncio.create_task(use())
+    await clock.settle()
+    limiter.update("10/2s", "20/min")
+    await clock.advance(61)
+    assert task.done()
+    assert limiter.peek("k", limit=(UNLIMITED, 20)).remaining == 20
+
+
+async def test_periods_changed_and_changed_back_are_not_the_same(clock: FakeClock) -> None:
+    limiter = Limiter("10/s", "100/min", clock=clock)
+    permit = await limiter.acquire("k", 5, limit=(10, UNLIMITED))
+    clock.jump(0.1)
+    await limiter.acquire("k", 5)
+    limiter.update("100/min")
+    assert limiter.try_acquire("k", 5)
+    limiter.update("10/s", "100/min")
+    permit.cancel()
+    assert passing(limiter) == 0
+
+
+async def test_a_lowered_pace_gives_back_no_more_than_is_left(clock: FakeClock) -> None:
+    limiter = Limiter("100/s", burst=5, clock=clock)
+    first = await limiter.acquire("k", 5)
+    clock.jump(0.05)
+    await limiter.acquire("k", 5)
+    limiter.update("10/s")
+    first.cancel()
+    assert passing(limiter) == 0
+
+
+async def test_a_key_that_breaks_in_a_timer_hangs_nobody(clock: FakeClock) -> None:
+    moody = Moody()
+    limiter = Limiter("1/s", "60/min", clock=clock)
+    await limiter.acquire(moody)
+    waiting = [asyncio.create_task(limiter.acquire(moody).__aenter__()) for _ in range(2)]
+    await clock.settle()
+    moody.broken = True
+    with pytest.raises(RuntimeError, match="broken"):
+        await clock.advance(1.0)
+    moody.broken = False
+    await clock.advance(5)
+    assert all(task.done() for task in waiting)
+
+
+def test_periods_changed_between_two_runs_of_a_loop(clock: FakeClock) -> None:
+    limiter = Limiter("10/d", clock=clock)
+    loop = asyncio.new_event_loop()
+
+    async def first() -> None:
+        for key in range(100):
+            limiter.try_acquire(key)
+
+    async def second() -> None:
+        limiter.try_acquire("new")
+        await clock.advance(3)
+
+    loop.run_until_complete(first())
+    limiter.update("10/s")
+    loop.run_until_complete(second())
+    assert len(limiter) == 0
+    loop.close()
+
+
+def test_a_queue_of_a_loop_that_was_closed(clock: FakeClock) -> None:
+    limiter = Limiter("1/s", clock=clock)
+    loop = asyncio.new_event_loop()
+
+    async def leave() -> None:
+        limiter.try_acquire("k")
+        task = asyncio.create_task(limiter.acquire("k").__aenter__())
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+    loop.run_until_complete(leave())
+    loop.close()
+    asyncio.run(clock.advance(5))
+    assert limiter.try_acquire("k")
+    assert limiter.statistics().waiting == 0
+
+
+async def test_a_refused_permit_is_spent() -> None:
+    limiter = Limiter("1/h", max_wait=0)
+    await limiter.acquire()
+    permit = limiter.acquire()
+    with pytest.raises(RateLimited):
+        await permit
+    with pytest.raises(RuntimeError, match="asked for before"):
+        await permit

@@ -20,6 +20,7 @@ FLOORS = [
     {"pacer", "report"},
     {"memory"},
     {"queue", "sweeper"},
+    {"queues"},
     {"permit"},
     {"admission"},
     {"limiter"},

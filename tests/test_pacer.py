@@ -84,9 +84,9 @@ def test_more_may_be_charged_than_the_burst_and_is_waited_out() -> None:
     pacer.take(30, 0.0, 10.0)
     assert pacer.room(0.0, 10.0, 5) == -25
     assert pacer.wait(1, 0.0, 10.0, 5) == 2.6
-    pacer.give_back(28, at=0.0, now=0.0, rate=10.0)
+    pacer.give_back(28, at=0.0, now=0.0, rate=10.0, fastest=10.0)
     assert pacer.wait(1, 0.0, 10.0, 5) == 0
-    pacer.give_back(28, at=0.0, now=0.0, rate=10.0)
+    pacer.give_back(28, at=0.0, now=0.0, rate=10.0, fastest=10.0)
     assert pacer.room(0.0, 10.0, 5) == 5  # never more than nothing ahead
 
 
@@ -94,9 +94,9 @@ def test_what_has_drained_cannot_be_given_back() -> None:
     pacer = Pacer()
     pacer.take(5, 0.0, 10.0)
     pacer.take(5, 0.5, 10.0)
-    pacer.give_back(5, at=0.0, now=0.5, rate=10.0)
+    pacer.give_back(5, at=0.0, now=0.5, rate=10.0, fastest=10.0)
     assert pacer.room(0.5, 10.0, 5) == 0
-    pacer.give_back(5, at=0.5, now=0.6, rate=10.0)
+    pacer.give_back(5, at=0.5, now=0.6, rate=10.0, fastest=10.0)
     assert pacer.room(0.6, 10.0, 5) == 5
 
 

@@ -1,0 +1,283 @@
+"""Callers who wait: a queue for each key that has any, and the one function that lets them in.
+
+1. First come, first served, per key. Only the first of a queue is ever asked about: a large cost
+   holds up those behind it and is not overtaken.
+2. One timer per queue, set to the moment at which the first can go. Nobody polls, and nobody is
+   woken who cannot go.
+3. `Queues.serve` runs after every change that may let somebody in: the time has come, a rate has
+   changed, something was given back, someone gave up. It is synchronous, and nothing else grants
+   to a waiter; there is no `await` between the decision and the charge, so no lock is needed.
+4. Who was granted and is cancelled before it runs hands its place on (`Queues.wait`).
+5. A bound on waiting is looked at before sleeping, not after: who cannot make it fails at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from itertools import islice
+from math import inf
+from threading import get_ident
+from typing import Final, cast
+
+from aiolimit.clock import Clock
+from aiolimit.errors import CostTooHigh, RateLimited, Reason
+from aiolimit.memory import Limits, MemoryStore
+from aiolimit.queue import GRACE, Queue, Waiter, more_generous
+
+__all__ = ["Queues"]
+
+_AT_ONCE: Final = 256  # callers let in before the loop gets its turn: about 2 ms of work
+
+
+class Queues:
+    """All queues of one limiter, on one event loop.
+
+    limits: what the limiter allows now.
+    refuse: makes the error for a waiter that is refused after all, and counts it.
+    on_change: called when a queue has come or gone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: MemoryStore,
+        clock: Clock,
+        time: Callable[[], float],
+        refuse: Callable[[type[RateLimited], Reason, Waiter], RateLimited],
+        on_change: Callable[[], object],
+    ) -> None:
+        self.by_key: dict[Hashable, Queue] = {}
+        self.waiting = 0
+        self.cancelled = 0
+        self.limits: Limits = ()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread: int | None = None
+        self._name = name
+        self._store = store
+        self._clock = clock
+        self._time = time
+        self._refuse = refuse
+        self._on_change = on_change
+        self.on_loop: Callable[[], object] = lambda: None  # called when another loop is in use
+
+    def add(
+        self,
+        home: Hashable,
+        key: Hashable,
+        cost: float,
+        limits: Limits | None,
+        now: float,
+        wait: float,
+        deadline: float,
+    ) -> Waiter:
+        """Give a caller a place that will be its turn in `wait` seconds. It must `wait` then."""
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop:
+            self.check_loop()
+        queue = self.by_key.get(home)
+        if queue is None:
+            queue = self.by_key[home] = Queue(home)
+            queue.due = now + wait
+            self._on_change()
+        waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future())
+        queue.add(waiter)
+        self.waiting += 1
+        queue.wake(self._clock, now, self.serve)
+        return waiter
+
+    async def wait(self, waiter: Waiter) -> float:
+        """Wait for the turn; return when it was granted, or raise what ended it."""
+        try:
+            await waiter.future
+        except RateLimited:
+            raise
+        except BaseException:
+            self._leave(waiter)
+            raise
+        return cast(float, waiter.granted_at)  # or the future would not have a result
+
+    def _leave(self, waiter: Waiter) -> None:
+        """It was cancelled while it waited, or after it was let in and before it ran."""
+        queue = waiter.queue
+        try:
+            if waiter.granted_at is None:
+                self._give_up(waiter)
+            else:
+                self.cancelled += 1
+                limits = self.limits_of(waiter)
+                now = self._time()
+                self._store.give_back(
+                    queue.key, waiter.cost, limits, waiter.layout, now, waiter.granted_at
+                )
+        finally:
+            if waiter.future.get_loop().is_running():
+                self.serve(queue.key)
+            elif not queue:
+                self._drop(queue)
+
+    def behind(self, queue: Queue, cost: float, limits: Limits, now: float) -> float:
+        """Seconds until a newcomer could pass, behind all who wait now.
+
+        It is as if their costs packed without gaps, and under the most generous of the limits
+        at hand: so nobody is refused who would have passed, and where costs are mixed a caller
+        may learn only later, at its deadline at the latest, that it is not its turn.
+        """
+        return max(self._estimate(queue, queue.cost, cost, limits, now), queue.due - now)
+
+    def _estimate(
+        self, queue: Queue, ahead: float, cost: float, limits: Limits, now: float
+    ) -> float:
+        """The least seconds until `ahead` and then the cost can have passed."""
+        _, alone = self._store.take(queue.key, 0, cost, limits, now)
+        for others in (self.limits, queue.most):
+            if others is not None and len(others) == len(limits):
+                limits = more_generous(limits, others)
+        _, wait = self._store.take(queue.key, 0, ahead + cost, limits, now)
+        return max(alone, wait)
+
+    def serve(self, home: Hashable) -> None:
+        """Let in who may go now, in order, and set the timer for who comes next."""
+        queue = self.by_key.get(home)
+        if queue is None or self.has_ended():
+            return
+        now = self._time()
+        queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
+        for _ in range(_AT_ONCE):
+            waiter = queue.first()
+            if waiter is None:
+                break
+            if waiter.future.done():  # cancelled, and not run since
+                self._give_up(waiter)
+                continue
+            limits = self.limits_of(waiter)
+            granted, wait = self._store.take(home, waiter.cost, waiter.cost, limits, now)
+            if granted:
+                self._remove(waiter)
+                waiter.granted_at = now
+                waiter.layout = self._store.layout if None in limits else None
+                waiter.future.set_result(None)
+            elif now + wait > waiter.deadline + GRACE:
+                self._fail(waiter)
+            else:
+                queue.due = now + wait
+                break
+        else:
+            queue.goes_on = True
+        for _ in range(_AT_ONCE):
+            late = queue.most_urgent()
+            if late is None or late.deadline > now or queue.due <= now:
+                break
+            if late is queue.first() and queue.due <= late.deadline + GRACE:
+                break
+            self._fail(late)
+        if queue:
+            queue.wake(self._clock, now, self.serve)
+        else:
+            self._drop(queue)
+
+    def review(
+        self, home: Hashable, fits: Callable[[float, Limits], bool], most: int | None = None
+    ) -> None:
+        """Fail those of the first `most` who can never pass, or not in time any more."""
+        queue = self.by_key[home]
+        now = self._time()
+        ahead: float = 0
+        for waiter in islice(queue.waiters(), most):
+            if waiter.future.done():
+                self._give_up(waiter)
+                continue
+            limits = self.limits_of(waiter)
+            if not fits(waiter.cost, limits):
+                self._fail(waiter, CostTooHigh, "cost_too_high")
+                continue
+            if waiter.deadline < inf:
+                wait = self._estimate(queue, ahead, waiter.cost, limits, now)
+                if now + wait > waiter.deadline + GRACE:
+                    self._fail(waiter)
+                    continue
+            ahead += waiter.cost
+
+    def has_ended(self) -> bool:
+        """Whether the loop that callers wait on is closed: nobody is left to be let in."""
+        return self.loop is not None and self.loop.is_closed()
+
+    def is_elsewhere(self) -> bool:
+        """Whether the loop that was used last is closed, or is paused while callers wait on it."""
+        loop = self.loop
+        if loop is None:
+            return False
+        return not loop.is_running() if self.by_key else loop.is_closed()
+
+    def is_running(self) -> bool:
+        """Whether the loop that callers wait on is running."""
+        return self.loop is not None and self.loop.is_running()
+
+    def check_loop(self, *, to_serve: bool = False) -> None:
+        """Notice another event loop or thread; leave behind those who waited on a loop that ended.
+
+        Raises `RuntimeError` while the loop that was used before is running, as two at once would
+        share state without a lock; and, before a change `to_serve` those who wait, where they
+        wait on a loop that is only paused.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        old = self.loop
+        if loop is not old and old is not None and old.is_running():
+            raise RuntimeError(
+                f"limiter {self._name!r} is in use on another event loop, which is still running; "
+                "make one limiter for each loop, or call it from its own loop only"
+            )
+        if to_serve and loop is None and self.waiting and old is not None and not old.is_closed():
+            raise RuntimeError(
+                f"callers wait for limiter {self._name!r} on an event loop: call it from there"
+            )
+        if loop is not old and (loop is not None or (old is not None and old.is_closed())):
+            for queue in self.by_key.values():
+                queue.sleep()
+                for waiter in queue.waiters():
+                    self._give_up(waiter)
+                    if not waiter.future.get_loop().is_closed() and not waiter.future.done():
+                        gone = f"limiter {self._name!r} was taken to another event loop"
+                        waiter.future.set_exception(RuntimeError(gone))
+            self.by_key.clear()
+            self._on_change()
+            self.loop = loop
+            self.on_loop()
+        self.thread = get_ident()
+
+    def limits_of(self, waiter: Waiter) -> Limits:
+        """What holds for it: its own limits, unless the number of rates has changed since."""
+        own = waiter.limits
+        return own if own is not None and len(own) == len(self.limits) else self.limits
+
+    def _drop(self, queue: Queue) -> None:
+        queue.sleep()
+        if self.by_key.get(queue.key) is queue:
+            del self.by_key[queue.key]
+            self._on_change()
+
+    def _remove(self, waiter: Waiter) -> bool:
+        removed = waiter.queue.remove(waiter)
+        self.waiting -= removed
+        return removed
+
+    def _give_up(self, waiter: Waiter) -> None:
+        self.cancelled += self._remove(waiter)
+
+    def _fail(
+        self,
+        waiter: Waiter,
+        error: type[RateLimited] = RateLimited,
+        reason: Reason = "timeout",
+    ) -> None:
+        if waiter.future.done():  # cancelled, and not run since
+            self._give_up(waiter)
+            return
+        made: Exception
+        try:
+            made = self._refuse(error, reason, waiter)
+        except Exception as raised:  # noqa: BLE001 (a key's own methods; its caller is told)
+            made = raised
+        self._remove(waiter)
+        waiter.future.set_exception(made)
