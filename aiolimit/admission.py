@@ -140,6 +140,7 @@ class Admission:
             permit._later = [*later, (now, more, home)]
             if home in queues.by_key:
                 queues.review(home, self.fits, most=_REVIEWED)
+                queues.serve(home)
         while more < 0:
             # The latest charge first: it has the longest to go.
             at, charged, its_home = later.pop() if later else (cast(float, permit._at), inf, home)

@@ -282,14 +282,14 @@ class MemoryStore:
             return entry
         if key is OVERFLOW:
             self._overflow = entry = self._new()
-            return entry
-        if self._overflow is not None and self._empty_after(self._overflow, now) <= 0:
-            self._overflow = None
-        entry = self._new() if self._overflow is None else self._overflow.copy()
+        else:
+            if self._overflow is not None and self._empty_after(self._overflow, now) <= 0:
+                self._overflow = None
+            entry = self._new() if self._overflow is None else self._overflow.copy()
+            self.on_new_key()  # before it is here: it may forget keys, and this one is empty yet
+            self.entries[key] = entry
         for window in self._windows(entry):
             window.forget_before(now)
-        self.on_new_key()  # before it is here: it may forget keys, and this one is empty yet
-        self.entries[key] = entry
         return entry
 
     def _moved(self, entry: _Entry, old: tuple[Rate, ...]) -> _Entry:

@@ -520,3 +520,25 @@ async def test_a_refused_permit_is_spent() -> None:
         await permit
     with pytest.raises(RuntimeError, match="asked for before"):
         await permit
+
+
+async def test_nothing_is_given_back_to_a_window_that_was_made_later(clock: FakeClock) -> None:
+    limiter = Limiter("3/s", max_keys=1, clock=clock)
+    assert limiter.try_acquire("a")
+    permit = await limiter.acquire("b", 3)  # in the overflow
+    clock.jump(1.0)
+    assert limiter.try_acquire("a")  # the overflow is empty, and is made anew for the next
+    assert limiter.try_acquire("c", 3)
+    permit.cancel()
+    assert passing(limiter, "c") == 0
+
+
+async def test_a_review_that_fails_all_leaves_no_queue(clock: FakeClock) -> None:
+    limiter = Limiter("10/s", clock=clock)
+    permit = await limiter.acquire("k", 10)
+    waiting = asyncio.create_task(limiter.acquire("k", max_wait=1.2).__aenter__())
+    await clock.advance(0.5)
+    permit.adjust(30)
+    await clock.settle()
+    assert isinstance(waiting.exception(), RateLimited)
+    assert not limiter._queues.by_key
