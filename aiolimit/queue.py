@@ -138,9 +138,10 @@ class Queue:
             self.sleep()
             try:
                 serve(self.key)
-            finally:
-                if self._waiters and self._timer is None:  # a key's own methods have raised
+            except BaseException:  # a key's own methods may raise, and must not stop the queue
+                if self._waiters and self._timer is None:
                     self._timer = clock.call_later(1.0, on_time)
+                raise
 
         if at < inf:
             self._timer_at = at

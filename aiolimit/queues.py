@@ -136,8 +136,10 @@ class Queues:
 
     def serve(self, home: Hashable) -> None:
         """Let in who may go now, in order, and set the timer for who comes next."""
+        if self.has_ended():
+            self.check_loop()  # nobody is left to be let in
         queue = self.by_key.get(home)
-        if queue is None or self.has_ended():
+        if queue is None:
             return
         now = self._time()
         queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
@@ -197,7 +199,7 @@ class Queues:
             ahead += waiter.cost
 
     def has_ended(self) -> bool:
-        """Whether the loop that callers wait on is closed: nobody is left to be let in."""
+        """Whether the loop that was used last is closed."""
         return self.loop is not None and self.loop.is_closed()
 
     def is_elsewhere(self) -> bool:

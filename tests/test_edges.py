@@ -508,6 +508,7 @@ def test_a_queue_of_a_loop_that_was_closed(clock: FakeClock) -> None:
     loop.run_until_complete(leave())
     loop.close()
     asyncio.run(clock.advance(5))
+    assert all(timer.callback is None for _, _, timer in clock._timers), "it goes on for nobody"
     assert limiter.try_acquire("k")
     assert limiter.statistics().waiting == 0
 

@@ -25,7 +25,6 @@ class Tenant:
     raised_to: int | None = None
     answers: Counter[int] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    in_flight: int = 0
     queued: int = 0
     longest_wait: float = 0.0
     retry_after: int | None = None
@@ -79,7 +78,6 @@ async def send(client: httpx2.AsyncClient, tenant: Tenant, seconds: float) -> No
 
 
 async def _request(client: httpx2.AsyncClient, tenant: Tenant, number: int, begun: float) -> None:
-    tenant.in_flight += 1
     try:
         answer = await client.get(
             f"/things/{number}", headers={"authorization": f"Bearer {tenant.key}"}
@@ -87,8 +85,6 @@ async def _request(client: httpx2.AsyncClient, tenant: Tenant, number: int, begu
     except httpx2.HTTPError as error:
         tenant.failures[type(error).__name__] += 1
         return
-    finally:
-        tenant.in_flight -= 1
     tenant.answers[answer.status_code] += 1
     if answer.status_code == 200:
         tenant.by_second[int(asyncio.get_running_loop().time() - begun)] += 1
