@@ -2,15 +2,20 @@
 
 from aiolimit.errors import CostTooHigh, Overloaded, QueueFull, RateLimited
 from aiolimit.limiter import Limiter
+from aiolimit.load.controller import LoadController
+from aiolimit.load.law import LoadState
 from aiolimit.permit import Permit
 from aiolimit.rate import UNLIMITED, Rate
 from aiolimit.report import Explanation, Quota, Statistics
+from aiolimit.warmup import WarmUp
 
 __all__ = [
     "UNLIMITED",
     "CostTooHigh",
     "Explanation",
     "Limiter",
+    "LoadController",
+    "LoadState",
     "Overloaded",
     "Permit",
     "QueueFull",
@@ -18,6 +23,7 @@ __all__ = [
     "Rate",
     "RateLimited",
     "Statistics",
+    "WarmUp",
 ]
 
 __version__ = "0.1.0"

@@ -12,13 +12,17 @@ from typing import Final, cast
 
 from aiolimit.arguments import check_cost, check_limit, check_wait
 from aiolimit.clock import Clock, steady_time
-from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason, shown
+from aiolimit.errors import CostTooHigh, Overloaded, QueueFull, RateLimited, Reason, shown
+from aiolimit.load.controller import LoadController
+from aiolimit.load.gate import UNCOUNTED, Obstacle
 from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
 from aiolimit.permit import ASKED, UNUSUAL, Permit
 from aiolimit.queue import GRACE, Waiter
 from aiolimit.queues import Queues
+from aiolimit.ramps import Ramps
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.sweeper import Sweeper
+from aiolimit.warmup import WarmUp
 
 __all__ = ["Admission"]
 
@@ -30,6 +34,11 @@ _REASONS: Final[tuple[Reason, ...]] = (
     "cost_too_high",
     "overload",
 )
+_OBSTACLES: Final[dict[Obstacle, str]] = {
+    "in_flight": "as many are in flight as can be served in time",
+    "rate": "as many were let in as can be served in time",
+    "iteration": "the event loop is behind",
+}
 
 
 class Admission:
@@ -39,11 +48,15 @@ class Admission:
     """
 
     __slots__ = (
+        "_load",
         "_max_wait",
         "_max_waiters",
         "_name",
-        "_sweeper",
+        "_quota",
+        "_sweepers",
+        "gate",
         "queues",
+        "ramps",
         "rejected",
         "store",
         "time",
@@ -57,15 +70,27 @@ class Admission:
         max_wait: float | None,
         max_waiters: int | None,
         on_change: Callable[[], object],
+        warm_up: WarmUp | None,
+        load: LoadController | None,
     ) -> None:
         self._name = name
         self._max_wait = max_wait
         self._max_waiters = max_waiters
         self.store = store
         self.time = steady_time(clock)
-        self.queues = Queues(name, store, clock, self.time, self._refuse_waiter, on_change)
-        self._sweeper = Sweeper(store, clock, self.time)
-        store.on_new_key = self.queues.on_loop = self._sweeper.see_to_it
+        self.ramps = None if warm_up is None else Ramps(store, warm_up, self.time(), on_change)
+        self._quota = self.ramps or store
+        self._load = load
+        self.gate = None if load is None else load.gate
+        self.queues = Queues(
+            *(name, self._quota, clock, self.time, self._refuse_waiter, on_change, self.gate)
+        )
+        self._sweepers = [Sweeper(store, clock, self.time)]
+        store.on_new_key = self._sweepers[0].see_to_it
+        if self.ramps is not None:
+            self._sweepers.append(Sweeper(self.ramps, clock, self.time))
+            self.ramps.on_new_key = self._sweepers[1].see_to_it
+        self.queues.on_loop = self._on_loop
         store.is_held = self.queues.by_key.__contains__
         self.rejected: dict[Reason, int] = dict.fromkeys(_REASONS, 0)
         self.use_rates()
@@ -73,10 +98,20 @@ class Admission:
     def use_rates(self) -> None:
         """Take over the limits of the store's rates."""
         self.queues.limits = tuple(rate.limit for rate in self.store.rates)
-        self._sweeper.periods_changed()
+        if self.ramps is not None:
+            self.ramps.use_rates()
+        for sweeper in self._sweepers:
+            sweeper.periods_changed()
 
-    def request(self, permit: Permit) -> Waiter | None:
-        """Let the permit pass, or give it a place among those who wait, or raise."""
+    def _on_loop(self) -> None:
+        for sweeper in self._sweepers:
+            sweeper.see_to_it()
+
+    def request(self, permit: Permit, *, holds: bool) -> Waiter | None:
+        """Let the permit pass, or give it a place among those who wait, or raise.
+
+        holds: whether it is entered, and so stays until it leaves, or only awaited.
+        """
         if permit._at is not None and permit._at != UNUSUAL:
             raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
         unusual, permit._at = permit._at is UNUSUAL, ASKED
@@ -90,10 +125,20 @@ class Admission:
         if not self.fits(cost, limits):
             raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
         now = self.time()
-        home, wait = self.take(permit.key, cost, limits, now)
+        obstacle = None
+        if self._load is not None and self.gate is not None:
+            self.gate.check(self._name)
+            obstacle = self.gate.obstacle(now, holds=holds) if cost else None
+            if obstacle is not None and max_wait == 0:
+                raise self._overloaded(permit.key, obstacle)
+        if obstacle is None:
+            home, wait = self.take(permit.key, cost, limits, now)
+        else:
+            home, wait = self.wait_for_load(permit.key, now)
         if home is not permit.key:
             permit._home = home
         if wait is None:
+            permit._cohort = UNCOUNTED if self.gate is None else self.gate.enter(now, holds=holds)
             permit._at = now
             if own_limits is not None:
                 permit._layout = self.store.layout if None in limits else None
@@ -102,14 +147,18 @@ class Admission:
         if max_wait is not None or full:
             queue = self.queues.by_key.get(home)
             if queue is not None:
-                wait = self.queues.behind(queue, cost, limits, now)
+                wait = max(wait, self.queues.behind(queue, cost, limits, now))
+            if max_wait is not None and obstacle is not None and wait > max_wait + GRACE:
+                raise self._overloaded(permit.key, obstacle)
             if max_wait is not None and wait > max_wait + (GRACE if max_wait else 0.0):
                 reason: Reason = "timeout" if max_wait else "quota"
                 raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
             if full:
                 raise self._refuse(QueueFull, "queue_full", permit.key, cost, limits, wait)
         deadline = inf if max_wait is None else now + max_wait
-        return self.queues.add(home, permit.key, cost, own_limits, now, wait, deadline)
+        return self.queues.add(
+            *(home, permit.key, cost, own_limits, now, wait, deadline, holds, obstacle)
+        )
 
     async def wait(self, permit: Permit, waiter: Waiter) -> None:
         """Wait for the turn; the permit is granted then, or the error is raised that ended it."""
@@ -117,6 +166,19 @@ class Admission:
         permit._at = await self.queues.wait(waiter)
         permit._waited = permit._at - asked
         permit._layout = waiter.layout
+        permit._cohort = waiter.cohort
+
+    def wait_for_load(self, key: Hashable, now: float) -> tuple[Hashable, float]:
+        """Where a call waits that the load controller holds up, and for how long at the least."""
+        self.queues.check_loop()
+        home = self.home(key, now)
+        if self.ramps is not None:
+            self.ramps.attempt(home, now)
+        if self._load is None or self.gate is None:
+            return home, 0.0
+        queue = self.queues.by_key.get(home)
+        ahead = (len(queue) if queue else 0) + self.gate.waiting()
+        return home, ahead / self._load.state.rate
 
     def settle(self, permit: Permit, cost: float) -> None:
         """Charge or give back the difference between what the permit cost and what it costs."""
@@ -136,7 +198,7 @@ class Admission:
         home = getattr(permit, "_home", permit.key)
         if more > 0:
             home = self.home(permit.key, now)
-            self.store.charge(home, more, limits, now)
+            self._quota.charge(home, more, limits, now)
             permit._later = [*later, (now, more, home)]
             if home in queues.by_key:
                 queues.review(home, self.fits, most=_REVIEWED)
@@ -145,7 +207,7 @@ class Admission:
             # The latest charge first: it has the longest to go.
             at, charged, its_home = later.pop() if later else (cast(float, permit._at), inf, home)
             part = min(charged, -more)
-            self.store.give_back(its_home, part, limits, layout, now, at)
+            self._quota.give_back(its_home, part, limits, layout, now, at)
             if part < charged < inf:
                 later.append((at, charged - part, its_home))
             more += part
@@ -162,6 +224,8 @@ class Admission:
         if get_ident() != queues.thread or queues.is_elsewhere():
             queues.check_loop()
         home = self.home(key, now)
+        if self.ramps is not None:
+            self.ramps.attempt(home, now)
         if cost == 0 or (limits[0] is None and not any(limit is not None for limit in limits)):
             return home, None
         queue = self.queues.by_key.get(home)
@@ -169,8 +233,8 @@ class Admission:
             queues.serve(home)  # the timer is late; those who wait come first all the same
             queue = self.queues.by_key.get(home)
         if queue is not None:
-            return home, queue.due - now
-        granted, wait = self.store.take(home, cost, cost, limits, now)
+            return home, 0.0 if queue.held else queue.due - now
+        granted, wait = self._quota.take(home, cost, cost, limits, now)
         return home, None if granted else wait
 
     def home(self, key: Hashable, now: float) -> Hashable:
@@ -212,7 +276,10 @@ class Admission:
         self, key: Hashable, cost: float, limits: Limits
     ) -> tuple[Rate, float | None, Look]:
         """Of the rates that apply the one to wait longest for, or with the least left."""
-        looks = self.store.look(key, cost, limits, self.time())
+        now = self.time()
+        looks = self._quota.look(key, cost, limits, now)
+        if self.ramps is not None:
+            limits = self.ramps.in_force(key, limits, now)
         found = [
             (rate, limit, look)
             for rate, limit, look in zip(self.store.rates, limits, looks, strict=True)
@@ -221,6 +288,35 @@ class Admission:
         if not found:
             return self.store.rates[0], None, Look(inf, 0.0, 0.0, "nothing")
         return max(found, key=lambda each: (each[2].retry_after, -each[2].remaining))
+
+    def refuse_for_load(self, obstacle: Obstacle) -> float:
+        """Count a call that the load controller refused; returns when it may come again."""
+        self.rejected["overload"] += 1
+        if self._load is None or self.gate is None:
+            return 1.0
+        self.gate.refused += 1
+        self.gate.capped += obstacle == "in_flight"
+        return self._load.retry_after()
+
+    def _overloaded(self, key: Hashable, obstacle: Obstacle) -> Overloaded:
+        """The error for it. Made quickly: in an overloaded process it is made most of the time."""
+        again = self.refuse_for_load(obstacle)
+        rate = self.store.rates[0]
+        error = Overloaded(
+            f"{self._name}: overloaded ({_OBSTACLES[obstacle]}); retry after {again:.2g} s",
+            limiter=self._name,
+            key=key,
+            rate=rate,
+            limit=rate.limit,
+            remaining=0,
+            retry_after=again,
+            reset_after=again,
+            reason="overload",
+        )
+        state = None if self._load is None else self._load.state
+        lowered = state is not None and state.factor < 1 and obstacle != "iteration"
+        error.binding = state.binding if state is not None and lowered else obstacle
+        return error
 
     def _refuse(
         self,
@@ -264,6 +360,8 @@ class Admission:
         self, error: type[RateLimited], reason: Reason, waiter: Waiter
     ) -> RateLimited:
         """The same, for one who waited."""
+        if reason == "overload":
+            return self._overloaded(waiter.key, waiter.queue.held or "in_flight")
         limits = self.queues.limits_of(waiter)
         wait = None
         if reason != "cost_too_high":

@@ -85,7 +85,19 @@ class QueueFull(RateLimited):
 
 
 class Overloaded(RateLimited):
-    """The load controller refused: the process does all the work it can do in time."""
+    """The load controller refused: the process does all the work it can do in time.
+
+    binding: what is full: "in_flight", the calls that can be served in time; "rate", the calls
+        that only acquire; "iteration", the event loop has not come round for too long; or the
+        name of the pressure that lowers those, such as "memory".
+    retry_after: seconds, longer the more is refused, and spread out so that callers do not come
+        back together. `limit` is what was configured; the limiter's own quota was not looked at.
+    """
+
+    binding: str = "in_flight"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return *super().__reduce__(), {"binding": self.binding}
 
 
 class CostTooHigh(RateLimited, ValueError):

@@ -9,10 +9,13 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
 from aiolimit.clock import Clock, check_clock
+from aiolimit.load.controller import LoadController
+from aiolimit.load.gate import Gate
 from aiolimit.memory import Limits, MemoryStore
-from aiolimit.permit import UNUSUAL, Permit, new_permit
+from aiolimit.permit import UNUSUAL, Permit, new_bent_permit, new_permit
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.report import Explanation, Quota, Statistics
+from aiolimit.warmup import Ramp, WarmUp
 from aiolimit.window import Window
 
 __all__ = ["Limiter"]
@@ -43,6 +46,9 @@ class Limiter:
     max_wait: how many seconds a call may wait; None as long as it takes, 0 not at all.
     max_waiters: how many calls may wait at once, over all keys; None for any number.
     max_keys: how many keys are kept apart, 1 or more; those past it share one window.
+    warm_up: how the limits begin lower and rise; None begins with the whole limits.
+    load: a running `LoadController`, which several limiters may share; it refuses what this
+        process cannot do in time.
     clock: the time and a timer; `aiolimit.testing.FakeClock` in tests.
 
     A limiter counts for one process and one event loop at a time. Used from two that run at once it
@@ -54,14 +60,19 @@ class Limiter:
     __slots__ = (
         "__weakref__",
         "_admission",
+        "_bent_lane",
         "_completed",
         "_entered",
+        "_gate",
         "_lane",
         "_lane_limit",
+        "_new_permit",
         "_passed",
         "_queues",
+        "_ramp",
         "_store",
         "_time",
+        "load",
         "name",
     )
 
@@ -74,12 +85,18 @@ class Limiter:
         max_wait: float | None = None,
         max_waiters: int | None = None,
         max_keys: int | None = None,
+        warm_up: WarmUp | None = None,
+        load: LoadController | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise TypeError(f"name must be text that is not empty, not {name!r}")
         if burst is not None and (burst := check_limit(burst, "burst")) < 1:
             raise ValueError(f"burst must be 1 or more, or None, not {burst!r}")
+        if warm_up is not None and not isinstance(warm_up, WarmUp):
+            raise TypeError(f"warm_up must be a WarmUp or None, not {warm_up!r}")
+        checked_clock = check_clock(clock)
+        _check_load(load, checked_clock)
         self.name: str = name
         self._store = MemoryStore(
             _check_rates(rates),
@@ -90,11 +107,21 @@ class Limiter:
         self._admission = Admission(
             name,
             self._store,
-            check_clock(clock),
+            checked_clock,
             check_wait(max_wait),
             check_count(max_waiters, "max_waiters", 0),
             on_change=self._set_lane,
+            warm_up=warm_up,
+            load=load,
         )
+        self.load: LoadController | None = load
+        ramps = self._admission.ramps
+        # What a bent permit looks at; where there is nothing to, what lets everyone in.
+        self._ramp = Ramp(0.0) if ramps is None else ramps.ramp
+        self._gate = self._admission.gate or Gate.always_open(checked_clock)
+        self._new_permit = new_permit if ramps is None and load is None else new_bent_permit
+        if load is not None:
+            load.watch(self)
         self._time = self._admission.time
         self._queues = self._admission.queues
         # A call is counted where that costs least: when it is entered, or passes without.
@@ -122,7 +149,7 @@ class Limiter:
         may (at once: it never sleeps in vain), `QueueFull`, or `CostTooHigh`, and `ValueError`
         or `TypeError` for arguments out of range.
         """
-        permit = new_permit()
+        permit = self._new_permit()
         permit._limiter = self
         permit.key = key
         permit._max_wait = max_wait
@@ -151,8 +178,17 @@ class Limiter:
         if not self._admission.fits(cost, limits):
             self._admission.rejected["cost_too_high"] += 1
             return False
-        _, wait = self._admission.take(key, cost, limits, self._time())
+        now = self._time()
+        gate = self._admission.gate
+        if gate is not None and cost:
+            gate.check(self.name)
+            if (obstacle := gate.obstacle(now, holds=False)) is not None:
+                self._admission.refuse_for_load(obstacle)
+                return False
+        _, wait = self._admission.take(key, cost, limits, now)
         if wait is None:
+            if gate is not None:
+                gate.enter(now, holds=False)
             self._passed += 1
             return True
         self._admission.rejected["quota"] += 1
@@ -198,11 +234,16 @@ class Limiter:
             self._store.clear()
         else:
             self._store.forget(key)
+        if self._admission.ramps is not None:
+            self._admission.ramps.forget(key)
         for home in tuple(self._queues.by_key) if key is None else (key,):
             self._queues.serve(home)
 
     def statistics(self) -> Statistics:
         """The counts since the limiter was made, and what it holds now."""
+        ramps, warmth = self._admission.ramps, None
+        if ramps is not None and not ramps.warm_up.per_key:
+            warmth = ramps.warmth("", self._time())
         return Statistics(
             admitted=self._entered + self._passed,
             completed=self._completed,
@@ -212,26 +253,36 @@ class Limiter:
             waiting=self._queues.waiting,
             keys=len(self._store),
             evicted=self._store.evicted,
+            warmth=warmth,
         )
 
     def explain(self, key: Hashable = "") -> Explanation:
         """Why a call of cost 1 for this key would pass now, or wait; `str()` it to read it."""
-        limits = self._queues.limits
-        rate, _, look = self._admission.binding(key, 1, limits)
-        queue = self._queues.by_key.get(self._admission.home(key, self._time()))
+        limits, now = self._queues.limits, self._time()
+        rate, limit, look = self._admission.binding(key, 1, limits)
+        home = self._admission.home(key, now)
+        queue = self._queues.by_key.get(home)
         retry_after = look.retry_after
         if queue is not None:
-            retry_after = self._queues.behind(queue, 1, limits, self._time())
+            retry_after = self._queues.behind(queue, 1, limits, now)
+        load = None if self.load is None else self.load.report(now)
+        is_held = load is not None and load.obstacle is not None and not load.dry_run
+        if load is not None and is_held:
+            retry_after = max(retry_after, 1 / load.state.rate)
+        ramps = self._admission.ramps
         return Explanation(
             limiter=self.name,
             key=key,
             rates=self._store.rates,
-            binding=look.binding if queue is None else "queue",
+            binding="load" if is_held else look.binding if queue is None else "queue",
             rate=rate,
+            limit=rate.limit if limit is None else limit,
             remaining=look.remaining,
             waiting=0 if queue is None else len(queue),
             retry_after=retry_after if self._admission.fits(1, limits) else None,
             burst=self._store.burst,
+            warmth=None if ramps is None else ramps.warmth(home, now),
+            load=load,
         )
 
     def limited(
@@ -278,6 +329,10 @@ class Limiter:
         rates = " and ".join(str(rate) for rate in self._store.rates)
         return f"<Limiter {self.name}: {rates}, {len(self)} keys, {self._queues.waiting} waiting>"
 
+    def counts(self) -> tuple[int, int]:
+        """Calls that have passed, and of those how many are through, for the load controller."""
+        return self._entered + self._passed, self._completed + self._passed
+
     def _quota(self, permit: Permit) -> Quota:
         limits = self._admission.limits_of(permit._own_limit, strict=False)
         return self._quota_of(permit.key, 1, limits)
@@ -300,10 +355,28 @@ class Limiter:
         """
         store = self._store
         self._lane: dict[Hashable, Window] = {}
+        self._bent_lane: dict[Hashable, Window] = {}
         self._lane_limit = store.rates[0].limit
         if len(store.rates) == 1 and store.burst is None and store.sub_windows is not None:
             if self._lane_limit > store.sub_windows and not self._queues.by_key:
-                self._lane = cast(dict[Hashable, Window], store.entries)
+                lane = cast(dict[Hashable, Window], store.entries)
+                ramps = self._admission.ramps
+                if ramps is None and self.load is None:
+                    self._lane = lane
+                elif ramps is None or (ramps.is_warm and ramps.timing.idle_after >= store.longest):
+                    self._bent_lane = lane
+
+
+def _check_load(load: LoadController | None, clock: Clock) -> None:
+    if load is None:
+        return
+    if not isinstance(load, LoadController):
+        raise TypeError(f"load must be a LoadController or None, not {load!r}")
+    if load.clock is not clock and load.clock.time is not clock.time:
+        raise ValueError(
+            f"a limiter and its LoadController need the same clock, not {clock!r} and "
+            f"{load.clock!r}"
+        )
 
 
 def _check_rates(rates: tuple[Rate | str, ...]) -> tuple[Rate, ...]:

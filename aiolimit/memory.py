@@ -46,7 +46,7 @@ class Look(NamedTuple):
     remaining: float
     retry_after: float
     reset_after: float
-    binding: Literal["nothing", "quota", "pace"]
+    binding: Literal["nothing", "quota", "pace", "warm_up"]
 
 
 class _Account:
@@ -112,19 +112,19 @@ class MemoryStore:
         limits: Limits,
         now: float,
         at: float | None = None,
+        ahead: float = 0,
     ) -> tuple[float, float]:
         """Take up to `want`, at least `least`, under every limit at once, or take nothing.
 
         Returns what was granted and, if nothing was, the seconds until `least` would be, if
-        nobody else takes anything. `want=0` only asks for those seconds; there `least` may be
-        more than the limit: the sum of a queue. `want < 0` gives back what was taken `at` that
-        time: to the entries it came from, and nothing where those have left.
+        nobody else takes anything. `want=0` only asks for those seconds, behind a queue whose
+        cost is `ahead`. `want < 0` gives back what was taken `at` that time: to the entries it
+        came from, and nothing where those have left.
         """
         if want < 0:
             return self._give_back(key, -want, limits, now, now if at is None else at), 0.0
         if want == 0:
-            entry = self._find(key)
-            return 0, 0.0 if entry is None else self._wait(entry, least, limits, now)
+            return 0, self._wait(self._find(key) or self._new(), ahead + least, limits, now)
         entry = self.entries.get(key) or self._open(key, now)
         if isinstance(entry, Window) and (limit := limits[0]) is not None:
             # What follows comes to the same; most keys are one window, and this is its short way.

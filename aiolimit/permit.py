@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiolimit.arguments import check_cost
 from aiolimit.errors import shown
+from aiolimit.load.gate import Cohort
 from aiolimit.rate import Limit
 
 if TYPE_CHECKING:
     from aiolimit.limiter import Limiter
 
-__all__ = ["ASKED", "UNUSUAL", "Permit", "new_permit"]
+__all__ = ["ASKED", "UNUSUAL", "BentPermit", "Permit", "new_bent_permit", "new_permit"]
 
 # What `Permit._at` is before the permit is granted. None is the common case: a cost of 1 under
 # the limiter's own limit, not asked for yet. One look at it tells who may take the fast lane.
@@ -43,6 +44,7 @@ class Permit:
 
     __slots__ = (
         "_at",
+        "_cohort",
         "_cost",
         "_home",
         "_later",
@@ -65,6 +67,7 @@ class Permit:
     _home: Hashable  # charged to another key: the overflow
     _layout: int | None  # of the store then, if it was charged to some of the rates only
     _later: list[tuple[float, float, Hashable]]  # what `adjust` charged since: time, cost, home
+    _cohort: Cohort  # of those who hold a permit of the load controller's
 
     async def __aenter__(self) -> "Permit":
         # The common case, written out because a call costs as much as the whole decision:
@@ -81,7 +84,7 @@ class Permit:
                         window.last = self._at = now
                         limiter._entered += 1
                         return self
-        waiter = limiter._admission.request(self)
+        waiter = limiter._admission.request(self, holds=True)
         if waiter is not None:
             await limiter._admission.wait(self, waiter)
         limiter._entered += 1
@@ -104,7 +107,7 @@ class Permit:
                 self._at = now
                 limiter._passed += 1
                 return self
-        waiter = limiter._admission.request(self)
+        waiter = limiter._admission.request(self, holds=False)
         if waiter is not None:
             yield from limiter._admission.wait(self, waiter).__await__()
         limiter._passed += 1
@@ -166,6 +169,53 @@ class Permit:
         self._limiter._admission.settle(self, 0)
 
 
+class BentPermit(Permit):
+    """A permit of a limiter that warms up or has a load controller.
+
+    It asks a little more on its way in and tells a little more on its way out; a class of its
+    own, so that those who need none of it do not pay.
+    """
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> "Permit":
+        # As in `Permit`, and the gate must not want to be asked (see `Cohort`).
+        limiter = self._limiter
+        if self._at is None:
+            window = limiter._bent_lane.get(self.key)
+            if window is not None:
+                now = limiter._time()
+                cohort = limiter._gate.cohort
+                if now < window.closes and now < cohort.until and cohort.held < cohort.most:
+                    total = window.total + 1
+                    if total <= limiter._lane_limit:
+                        window.total = total
+                        window.last = limiter._ramp.at = self._at = now
+                        limiter._entered += 1
+                        self._cohort = cohort
+                        cohort.held += 1
+                        return self
+        waiter = limiter._admission.request(self, holds=True)
+        if waiter is not None:
+            await limiter._admission.wait(self, waiter)
+        limiter._entered += 1
+        return self
+
+    def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Awaitable[None]:
+        limiter = self._limiter
+        limiter._completed += 1
+        cohort = self._cohort
+        cohort.held -= 1
+        if cohort.asks:
+            limiter._gate.leave(cast(float, self._at))
+        return _DONE
+
+
 class _WatchedPermit(Permit):
     """Warns, as a coroutine does, when it is dropped before it was awaited or entered.
 
@@ -180,5 +230,10 @@ class _WatchedPermit(Permit):
             warnings.warn(what, RuntimeWarning, stacklevel=2, source=self)
 
 
-#: What `Limiter.acquire` makes.
+class _WatchedBentPermit(BentPermit, _WatchedPermit):
+    __slots__ = ()
+
+
+#: What `Limiter.acquire` makes, and what it makes where limits are bent.
 new_permit: Final = _WatchedPermit if sys.flags.dev_mode else Permit
+new_bent_permit: Final = _WatchedBentPermit if sys.flags.dev_mode else BentPermit

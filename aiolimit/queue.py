@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from aiolimit.clock import Clock, Timer
+from aiolimit.load.gate import UNCOUNTED, Cohort, Obstacle
 from aiolimit.memory import Limits
 
 __all__ = ["GRACE", "Queue", "Waiter", "more_generous"]
@@ -33,7 +34,20 @@ def more_generous(one: Limits, other: Limits) -> Limits:
 class Waiter:
     """One caller who waits."""
 
-    __slots__ = ("cost", "deadline", "future", "granted_at", "key", "layout", "limits", "queue")
+    __slots__ = (
+        "cohort",
+        "cost",
+        "deadline",
+        "future",
+        "granted_at",
+        "holds",
+        "is_held",
+        "key",
+        "layout",
+        "limits",
+        "order",
+        "queue",
+    )
 
     def __init__(
         self,
@@ -43,6 +57,7 @@ class Waiter:
         limits: Limits | None,
         deadline: float,
         future: asyncio.Future[None],
+        holds: bool,
     ) -> None:
         self.queue = queue
         self.key = key
@@ -50,8 +65,16 @@ class Waiter:
         self.limits = limits  # of this call; None for those of the limiter, whatever they become
         self.deadline = deadline  # the latest time that helps; infinite without a bound
         self.future = future
+        self.holds = holds  # whether it stays in `async with`, or only acquires
+        self.order = next(_arrival)
+        self.is_held = False  # whether the gate has it on its list
+        self.cohort: Cohort = UNCOUNTED  # what it was counted in when it was let in
         self.granted_at: float | None = None
         self.layout: int | None = None  # of the store, if it was charged to some rates only
+
+    def is_first(self) -> bool:
+        """Whether it still waits, and is the first of its key."""
+        return self.queue.first() is self and not self.future.done()
 
 
 class Queue:
@@ -65,6 +88,7 @@ class Queue:
         "cost",
         "due",
         "goes_on",
+        "held",
         "key",
         "most",
     )
@@ -74,6 +98,7 @@ class Queue:
         self.cost: float = 0  # of all who wait, together
         self.due = inf  # when the first can go
         self.most: Limits | None = None  # the most generous limits that callers brought along
+        self.held: Obstacle | None = None  # why the load controller holds up the first
         self.goes_on = False  # whether more may go now, and wait for the loop to come round
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._deadlines: list[tuple[float, int, Waiter]] = []
@@ -101,7 +126,7 @@ class Queue:
             else:
                 self.most = more_generous(self.most, waiter.limits)
         if waiter.deadline < inf:
-            heapq.heappush(self._deadlines, (waiter.deadline, next(_arrival), waiter))
+            heapq.heappush(self._deadlines, (waiter.deadline, waiter.order, waiter))
             if len(self._deadlines) > 2 * len(self._waiters) + 64:
                 self._deadlines = [item for item in self._deadlines if item[2] in self._waiters]
                 heapq.heapify(self._deadlines)

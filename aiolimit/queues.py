@@ -13,15 +13,18 @@
 
 import asyncio
 from collections.abc import Callable, Hashable
+from functools import partial
 from itertools import islice
 from math import inf
 from threading import get_ident
 from typing import Final, cast
 
 from aiolimit.clock import Clock
-from aiolimit.errors import CostTooHigh, RateLimited, Reason
+from aiolimit.errors import CostTooHigh, Overloaded, RateLimited, Reason
+from aiolimit.load.gate import Gate, Obstacle
 from aiolimit.memory import Limits, MemoryStore
 from aiolimit.queue import GRACE, Queue, Waiter, more_generous
+from aiolimit.ramps import Ramps
 
 __all__ = ["Queues"]
 
@@ -34,16 +37,18 @@ class Queues:
     limits: what the limiter allows now.
     refuse: makes the error for a waiter that is refused after all, and counts it.
     on_change: called when a queue has come or gone.
+    gate: of the load controller, which may hold up or refuse whom the quota would let pass.
     """
 
     def __init__(
         self,
         name: str,
-        store: MemoryStore,
+        store: MemoryStore | Ramps,
         clock: Clock,
         time: Callable[[], float],
         refuse: Callable[[type[RateLimited], Reason, Waiter], RateLimited],
         on_change: Callable[[], object],
+        gate: Gate | None,
     ) -> None:
         self.by_key: dict[Hashable, Queue] = {}
         self.waiting = 0
@@ -57,6 +62,7 @@ class Queues:
         self._time = time
         self._refuse = refuse
         self._on_change = on_change
+        self._gate = gate
         self.on_loop: Callable[[], object] = lambda: None  # called when another loop is in use
 
     def add(
@@ -68,8 +74,13 @@ class Queues:
         now: float,
         wait: float,
         deadline: float,
+        holds: bool,
+        held: Obstacle | None,
     ) -> Waiter:
-        """Give a caller a place that will be its turn in `wait` seconds. It must `wait` then."""
+        """Give a caller a place that will be its turn in `wait` seconds. It must `wait` then.
+
+        With `held` it is the load controller that says when it is its turn.
+        """
         loop = asyncio.get_running_loop()
         if loop is not self.loop:
             self.check_loop()
@@ -78,10 +89,13 @@ class Queues:
             queue = self.by_key[home] = Queue(home)
             queue.due = now + wait
             self._on_change()
-        waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future())
+        waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future(), holds)
         queue.add(waiter)
         self.waiting += 1
-        queue.wake(self._clock, now, self.serve)
+        if held is not None and len(queue) == 1:
+            self.serve(home)
+        else:
+            queue.wake(self._clock, now, self.serve)
         return waiter
 
     async def wait(self, waiter: Waiter) -> float:
@@ -105,6 +119,8 @@ class Queues:
                 self.cancelled += 1
                 limits = self.limits_of(waiter)
                 now = self._time()
+                if self._gate is not None:
+                    self._gate.undo(waiter.cohort, now)
                 self._store.give_back(
                     queue.key, waiter.cost, limits, waiter.layout, now, waiter.granted_at
                 )
@@ -121,7 +137,8 @@ class Queues:
         at hand: so nobody is refused who would have passed, and where costs are mixed a caller
         may learn only later, at its deadline at the latest, that it is not its turn.
         """
-        return max(self._estimate(queue, queue.cost, cost, limits, now), queue.due - now)
+        due = now if queue.held else queue.due
+        return max(self._estimate(queue, queue.cost, cost, limits, now), due - now)
 
     def _estimate(
         self, queue: Queue, ahead: float, cost: float, limits: Limits, now: float
@@ -131,7 +148,7 @@ class Queues:
         for others in (self.limits, queue.most):
             if others is not None and len(others) == len(limits):
                 limits = more_generous(limits, others)
-        _, wait = self._store.take(queue.key, 0, ahead + cost, limits, now)
+        _, wait = self._store.take(queue.key, 0, cost, limits, now, ahead=ahead)
         return max(alone, wait)
 
     def serve(self, home: Hashable) -> None:
@@ -142,7 +159,11 @@ class Queues:
         if queue is None:
             return
         now = self._time()
-        queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
+        queue.due, queue.goes_on, queue.held = (
+            now,
+            False,
+            None,
+        )  # unless somebody turns out to be held up
         for _ in range(_AT_ONCE):
             waiter = queue.first()
             if waiter is None:
@@ -150,9 +171,13 @@ class Queues:
             if waiter.future.done():  # cancelled, and not run since
                 self._give_up(waiter)
                 continue
+            if self._gate is not None and self._hold(self._gate, waiter, now):
+                break
             limits = self.limits_of(waiter)
             granted, wait = self._store.take(home, waiter.cost, waiter.cost, limits, now)
             if granted:
+                if self._gate is not None:
+                    waiter.cohort = self._gate.enter(now, holds=waiter.holds)
                 self._remove(waiter)
                 waiter.granted_at = now
                 waiter.layout = self._store.layout if None in limits else None
@@ -175,6 +200,16 @@ class Queues:
             queue.wake(self._clock, now, self.serve)
         else:
             self._drop(queue)
+
+    def _hold(self, gate: Gate, waiter: Waiter, now: float) -> bool:
+        """Whether the load controller holds up the first of a queue; then it will serve it."""
+        queue = waiter.queue
+        queue.held = gate.obstacle(now, holds=waiter.holds, behind=waiter.order)
+        if queue.held is None:
+            return False
+        queue.due = inf
+        gate.hold(waiter, partial(self.serve, queue.key))
+        return True
 
     def review(
         self, home: Hashable, fits: Callable[[float, Limits], bool], most: int | None = None
@@ -277,6 +312,8 @@ class Queues:
             self._give_up(waiter)
             return
         made: Exception
+        if error is RateLimited and waiter.queue.held is not None:
+            error, reason = Overloaded, "overload"
         try:
             made = self._refuse(error, reason, waiter)
         except Exception as raised:  # noqa: BLE001 (a key's own methods; its caller is told)

@@ -2,13 +2,15 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from math import floor
+from math import floor, inf, log10
 from typing import Literal
 
 from aiolimit.errors import Reason, shown
+from aiolimit.load.gate import Obstacle
+from aiolimit.load.law import LoadState
 from aiolimit.rate import Limit, Rate
 
-__all__ = ["Explanation", "Quota", "Statistics"]
+__all__ = ["Explanation", "LoadReport", "Quota", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Statistics:
     admitted: calls that passed.
     completed: calls that have left their `async with`.
     in_flight: calls inside their `async with` now.
+    warmth: how warm the limiter is, 0 to 1; None without a warm-up, or if each key has its own.
     rejected: calls that were refused, by `RateLimited.reason`.
     cancelled: callers that gave up while they waited.
     waiting: callers that wait now.
@@ -51,37 +54,102 @@ class Statistics:
     waiting: int
     keys: int
     evicted: int
+    warmth: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What the load controller holds of this process now.
+
+    state: what it has measured and concluded.
+    in_flight: calls inside `async with`, of all its limiters.
+    obstacle: why a call would be refused or held up: "in_flight", "iteration" or None.
+    running: whether it was entered on this event loop.
+    dry_run: whether it refuses nobody.
+    age: seconds since the last change worth telling, `state.change`; infinite without one.
+    """
+
+    state: LoadState
+    in_flight: int
+    obstacle: Obstacle | None
+    running: bool
+    dry_run: bool
+    age: float
+
+    def __str__(self) -> str:
+        state = self.state
+        if not self.running:
+            return "The load controller is not running, so a call raises an error"
+        if state.cost is None:
+            text = "What this process can do is not known yet"
+        else:
+            text = (
+                f"This process can do about {_per_second(state.rate)} "
+                f"({_milliseconds(state.cost)} ms CPU a request, core shared {state.share:.0%})"
+            )
+        text += f"; {self.in_flight}{'' if state.cap == inf else f' of {state.cap:g}'} in flight"
+        if state.factor < 1:
+            pressure = state.pressures[state.binding]
+            text += f" ({state.binding} at {pressure:.2f} of its target leaves {state.factor:.0%})"
+        if self.obstacle is not None:
+            text += ", the event loop is behind" if self.obstacle == "iteration" else ""
+            text += f", so new requests {'would be' if self.dry_run else 'are'} refused"
+        if state.blind:
+            text += f". The CPU could not be measured for {state.blind:.1f} s"
+        if state.change is not None:
+            verb = "rose" if state.change.after > state.change.before else "fell"
+            before, after = _milliseconds(state.change.before), _milliseconds(state.change.after)
+            text += f". Last change {self.age:.1f} s ago: cost {verb} from {before} to {after} ms"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a call for this key would pass or not, now. `str()` of it is a sentence for a person.
 
-    binding: what decides: "quota" (the window is full), "pace" (the burst is spent), "queue"
-        (others wait for this key) or "nothing" (a call would pass).
+    binding: what decides: "quota" (the window is full), "pace" (the burst is spent), "warm_up"
+        (the whole limit would let it pass), "queue" (others wait for this key), "load" (the
+        process is overloaded) or "nothing" (a call would pass).
+    limit: what the limit of `rate` is now, as cost in `rate.per` seconds.
     waiting: callers that wait for this key.
     retry_after: seconds until a call of cost 1 would pass, behind those who wait; None if it
-        never would, as with a limit of 0.
+        never would, as with a limit of 0. Of what the load controller refuses it is an estimate.
+    warmth: how warm it is, 0 to 1; None without a warm-up.
+    load: what the load controller says; None without one.
     """
 
     limiter: str
     key: Hashable
     rates: tuple[Rate, ...]
-    binding: Literal["nothing", "quota", "pace", "queue"]
+    binding: Literal["nothing", "quota", "pace", "warm_up", "queue", "load"]
     rate: Rate
+    limit: float
     remaining: float
     waiting: int
     retry_after: float | None
     burst: float | None
+    warmth: float | None = None
+    load: LoadReport | None = None
 
     def __str__(self) -> str:
-        key = shown(self.key)
         start = f"{self.limiter}: {' and '.join(str(rate) for rate in self.rates)} configured"
         if self.burst is not None:
             start += f", burst {self.burst:g}"
+        if self.warmth is not None:
+            cold = f"{floor(self.warmth * 100)} % warm, so {self.limit:g} of {self.rate} now"
+            start += "; warm" if self.warmth >= 1 else f"; {cold}"
         if self.retry_after is None:
             return f"{start}; no call can pass."
-        left = f"{_round(self.remaining)} of {self.rate.limit} left of {self.rate} for {key}"
+        if self.load is None:
+            return f"{start}; {self._why()}."
+        why = "" if self.binding in ("nothing", "load") else f"; {self._why()}"
+        if self.binding == "load" and self.waiting:
+            why = f"; {_callers(self.waiting)} for {shown(self.key)}"
+        return f"{start}{why}. {self.load}."
+
+    def _why(self) -> str:
+        key = shown(self.key)
+        left = f"{_round(self.remaining)} of {self.limit:g} left of {self.rate} for {key}"
         wait = f"{self.retry_after:.3g} s"
         match self.binding:
             case "nothing" if self.burst is not None:
@@ -92,10 +160,24 @@ class Explanation:
                 why = f"{left}, so a new call waits {wait}"
             case "pace":
                 why = f"{key} is ahead of its even pace, so a new call waits {wait}"
-            case "queue":
-                callers = "1 caller waits" if self.waiting == 1 else f"{self.waiting} callers wait"
-                why = f"{callers} for {key}, so a new call waits {wait} behind them"
-        return f"{start}; {why}."
+            case "warm_up":
+                why = f"{left} while it warms, so a new call waits {wait}"
+            case _:
+                why = f"{_callers(self.waiting)} for {key}, so a new call waits {wait} behind them"
+        return why
+
+
+def _callers(waiting: int) -> str:
+    return "1 caller waits" if waiting == 1 else f"{waiting} callers wait"
+
+
+def _milliseconds(seconds: float) -> str:
+    """A time for a person: three digits, never an exponent."""
+    return f"{seconds * 1e3:.{max(0, 2 - floor(log10(max(seconds * 1e3, 1e-3))))}f}"
+
+
+def _per_second(rate: float) -> str:
+    return f"{rate:.2g}/s" if rate < 10 else f"{rate:.0f}/s"
 
 
 def _round(cost: float) -> str:

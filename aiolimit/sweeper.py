@@ -3,14 +3,26 @@
 import asyncio
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from aiolimit.clock import Clock, Timer
-from aiolimit.memory import MemoryStore
 
 __all__ = ["Sweeper"]
 
 _AT_ONCE: Final = 1000  # keys looked at in one step: about 1 ms of work
+
+
+class Swept(Protocol):
+    """What holds keys that become idle."""
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which an idle key can be forgotten, at the latest."""
+        ...
+
+    def evict(self, now: float, most: int) -> float | None:
+        """Look at so many keys; returns after how many seconds to go on, None if none is left."""
+        ...
 
 
 class Sweeper:
@@ -18,7 +30,7 @@ class Sweeper:
 
     __slots__ = ("__weakref__", "_clock", "_loop", "_store", "_time", "_timer")
 
-    def __init__(self, store: MemoryStore, clock: Clock, time: Callable[[], float]) -> None:
+    def __init__(self, store: Swept, clock: Clock, time: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._time = time

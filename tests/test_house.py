@@ -14,20 +14,25 @@ PACKAGE = ROOT / "aiolimit"
 
 # From the ground up. A room may import those before it, never those after it.
 FLOORS = [
-    {"arguments"},
-    {"rate"},
-    {"window", "errors", "clock"},
-    {"pacer", "report"},
-    {"memory"},
-    {"queue", "sweeper"},
+    {"arguments", "load.law", "load.cgroup"},
+    {"rate", "load.sensors"},
+    {"window", "warmup", "errors", "clock"},
+    {"pacer"},
+    {"memory", "load.gate"},
+    {"report", "ramps"},
+    {"load.controller", "queue", "sweeper"},
     {"queues"},
     {"permit"},
     {"admission"},
     {"limiter"},
     {"testing", "http.fields", "http.address"},
+    {"http.lifespan"},
     {"http.asgi"},
 ]
-PURE = {"arguments", "rate", "window", "pacer", "memory", "errors", "report", "http.fields"}
+PURE = {
+    "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",
+    "load.law", "http.fields",
+}  # fmt: skip
 
 
 def room(path: Path) -> str:

@@ -15,6 +15,7 @@ from aiolimit.arguments import check_wait
 from aiolimit.errors import RateLimited
 from aiolimit.http import fields
 from aiolimit.http.address import peer
+from aiolimit.http.lifespan import run_with
 from aiolimit.limiter import Limiter
 
 __all__ = ["RateLimitMiddleware"]
@@ -70,6 +71,9 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request or websocket pass to the application, or refuse it."""
         kind = scope["type"]
+        if kind == "lifespan" and self._limiter.load is not None:
+            await run_with(self._limiter.load, self.app, scope, receive, send)
+            return
         if (kind != "http" and kind != "websocket") or (self._exempt and self._exempt(scope)):
             await self.app(scope, receive, send)
             return
@@ -109,5 +113,5 @@ async def _refuse(refused: RateLimited, scope: Scope, receive: Receive, send: Se
     body = fields.refusal_body(refused)
     named = {**fields.refusal_headers(refused), "content-length": str(len(body))}
     headers = [(name.encode(), value.encode()) for name, value in named.items()]
-    await send({"type": f"{prefix}.start", "status": 429, "headers": headers})
+    await send({"type": f"{prefix}.start", "status": fields.status(refused), "headers": headers})
     await send({"type": f"{prefix}.body", "body": body})

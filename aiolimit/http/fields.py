@@ -6,14 +6,19 @@ The dialects of the RateLimit fields, for writing and for reading, belong here t
 import json
 from math import ceil
 
-from aiolimit.errors import RateLimited
+from aiolimit.errors import Overloaded, RateLimited
 
-__all__ = ["refusal_body", "refusal_headers", "retry_after"]
+__all__ = ["refusal_body", "refusal_headers", "retry_after", "status"]
 
 
 def retry_after(seconds: float) -> int:
     """The value of `Retry-After` (RFC 9110, 10.2.3): whole seconds, rounded up, at least 1."""
     return max(1, ceil(seconds))
+
+
+def status(refused: RateLimited) -> int:
+    """429, as the caller asked too often; 503, as this server is overloaded."""
+    return 503 if isinstance(refused, Overloaded) else 429
 
 
 def refusal_headers(refused: RateLimited) -> dict[str, str]:
@@ -27,9 +32,13 @@ def refusal_headers(refused: RateLimited) -> dict[str, str]:
 def refusal_body(refused: RateLimited) -> bytes:
     """The JSON body of a refusal: the limit, its period in seconds, and how long to wait.
 
-    It names no key: what identifies one caller is nothing to tell another.
+    It names no key: what identifies one caller is nothing to tell another. An overloaded server
+    names no limit either, as the caller's has nothing to do with it.
     """
     after = refused.retry_after
+    if isinstance(refused, Overloaded):
+        again = None if after is None else retry_after(after)
+        return json.dumps({"error": "overloaded", "retry_after": again}).encode()
     return json.dumps(
         {
             "error": "rate limit exceeded",

@@ -1,0 +1,388 @@
+"""The load controller: it measures the process it runs in, and tells its limiters what it can do.
+
+```python
+from aiolimit import Limiter, LoadController
+
+controller = LoadController()
+limiter = Limiter("100/s", load=controller)
+
+async with controller:  # RateLimitMiddleware does it, for as long as the application runs
+    ...
+```
+
+The sensors measure (`sensors.py`), the law concludes (`law.py`), the gate is where calls pass or
+do not (`gate.py`). This room takes the steps: one every 125 to 375 ms, and where the loop is too
+busy for its own timers, at the next call.
+"""
+
+import asyncio
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from math import inf, isfinite
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from aiolimit.arguments import number
+from aiolimit.clock import Clock, Timer, check_clock, steady_time
+from aiolimit.load.gate import Gate
+from aiolimit.load.law import LoadState, Sample, Targets, advance
+from aiolimit.load.sensors import BUILT_IN, Sensor, Sensors
+from aiolimit.report import LoadReport
+
+__all__ = ["LoadController"]
+
+_log = logging.getLogger("aiolimit.load")
+_SHORTEST_STEP: Final = 0.125
+_STEPS: Final = 0.25  # seconds between the shortest step and the longest
+_GOLDEN: Final = 0.6180339887498949  # its multiples fill 0..1 evenly, and never repeat
+_ASK_AGAIN: Final = 0.5  # how often a sensor of the user's is asked
+_PATIENCE: Final = 1.0  # how long it may take
+_STALE: Final = 3.0  # what it said longer ago counts no more
+_LEFT: Final = 0.25  # of the cores, the least that others are taken to leave
+_RETIRED: Final = 4.0  # times the usual: who stays longer in an idle process is not counted
+_RETIRED_AT_LEAST: Final = 1.0
+_IDLE: Final = 0.85
+
+
+class Counted(Protocol):
+    """What is watched: a limiter."""
+
+    def counts(self) -> tuple[int, int]:
+        """Calls that have passed, and of those how many are through."""
+        ...
+
+
+class LoadController:
+    """Keeps an overloaded process doing useful work: what it cannot do in time is refused.
+
+    One for each process, shared by its limiters: `Limiter(..., load=controller)`. It has to run:
+    `async with controller`, or through the ASGI middleware, which enters it with the application.
+
+    cpu: what part of a core the event loop may use, of that which it can get, above 0 up to 1.
+    queue: seconds an admitted call may queue for the CPU, 0.001 to 10.
+    iteration: seconds after which an iteration of the event loop is too old to take in more,
+        0.001 to 10.
+    memory: the share of the memory limit from which less is admitted, above 0 up to 1.
+    gc: the share of the time in which the collector of garbage stops the process, likewise.
+    sensors: your own, by name: functions, plain or async, that return a pressure, 1.0 at the
+        target; above it less is admitted. Plain ones run in a thread.
+    without: names of sensors to leave out, of "cpu", "scheduler", "group", "machine", "memory",
+        "stall" and "gc".
+    dry_run: work everything out and report it, but refuse nobody.
+    clock: as for `Limiter`, and the same one.
+
+    Raises `ValueError` for what is out of range and `TypeError` for what is of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        *,
+        cpu: float = 0.97,
+        queue: float = 0.1,
+        iteration: float = 0.1,
+        memory: float = 0.8,
+        gc: float = 0.1,
+        sensors: Mapping[str, Callable[[], Any]] | None = None,
+        without: frozenset[str] | set[str] | tuple[str, ...] = (),
+        dry_run: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._targets = Targets(
+            cpu=_share(cpu, "cpu"),
+            queue=_seconds(queue, "queue"),
+            iteration=_seconds(iteration, "iteration"),
+        )
+        self._pressure_targets = {
+            "memory": _share(memory, "memory"),
+            "gc": _share(gc, "gc"),
+            "stall": 0.1,
+        }
+        if not isinstance(dry_run, bool):
+            raise TypeError(f"dry_run must be True or False, not {dry_run!r}")
+        self.dry_run = dry_run
+        self._sensors = Sensors(without=_names(without))
+        self._own = {name: _Own(name, read) for name, read in _own(sensors).items()}
+        self.clock = check_clock(clock)
+        self.time = steady_time(self.clock)
+        self.gate = Gate(self.clock, self.time, self._step)
+        self.gate.dry_run = dry_run
+        self._limiters: weakref.WeakSet[Counted] = weakref.WeakSet()
+        self._state = LoadState(queue=self._targets.queue)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._entered = 0
+        self._steps = 0
+        self._last: dict[str, Any] | None = None
+        self._last_at = 0.0
+        self._counts = (0, 0, 0)
+        self._spread = 0.0
+        self._timer: Timer | None = None
+        self._group: Any = None
+        self._stop: Any = None
+
+    @property
+    def state(self) -> LoadState:
+        """What it holds to be true now: frozen, and made anew at every step."""
+        return self._state
+
+    @property
+    def in_flight(self) -> int:
+        """Calls inside `async with`, but those that have stayed for long in an idle process."""
+        return self.gate.in_flight
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was entered, and its event loop runs."""
+        return self._loop is not None and self._loop.is_running()
+
+    def report(self, now: float) -> LoadReport:
+        """The state and what it means for a call now, for `Limiter.explain`."""
+        change = self._state.change
+        return LoadReport(
+            state=self._state,
+            in_flight=self.in_flight,
+            obstacle=self.gate.look(now),
+            running=self.is_running,
+            dry_run=self.dry_run,
+            age=inf if change is None else max(0.0, now - change.at),
+        )
+
+    def sensors(self) -> dict[str, bool]:
+        """Which sensors there are, and whether each is up: it is asked, and answered of late."""
+        now = self.time()
+        last = self._last or {}
+        up = {
+            name: sensor.is_up(now) and last.get(name) is not None
+            for name, sensor in self._sensors.built_in.items()
+        }
+        return up | {name: own.pressure(now) is not None for name, own in self._own.items()}
+
+    async def __aenter__(self) -> "LoadController":
+        """Begin to measure. Entered again while it runs, it goes on until all have left."""
+        loop = asyncio.get_running_loop()
+        if self.is_running and self._loop is not loop:
+            raise RuntimeError(
+                "this LoadController runs on another event loop; make one for each loop"
+            )
+        if self._loop is loop:
+            self._entered += 1
+            return self
+        self._loop = loop
+        self._entered = 1
+        self._state = LoadState(at=self.time(), queue=self._targets.queue)
+        self._last = None
+        self._sensors.start()
+        self.gate.open(loop)
+        self._step(self.time())
+        self._set_timer()
+        if self._own:
+            import anyio
+
+            self._group = anyio.create_task_group()
+            await self._group.__aenter__()
+            for own in self._own.values():
+                self._group.start_soon(own.run, self.time)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered -= 1
+        if self._entered:
+            return
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._sensors.stop()
+        # Nobody looks after the process any more: nobody is held up, and who comes now is told.
+        self.gate.set_limits(inf, inf, inf)
+        self.gate.open(None)
+        group, self._group = self._group, None
+        if group is not None:
+            group.cancel_scope.cancel()
+            await group.__aexit__(None, None, None)
+
+    def retry_after(self) -> float:
+        """Seconds after which a refused caller may try again: longer the more are refused, and
+        spread out, so that they do not come back together.
+        """
+        admitted, _, refused = self._count()
+        calls = admitted - self._counts[0] + refused - self._counts[2]
+        seconds = max(0.05, self.time() - self._last_at)
+        over = calls / seconds / self._state.rate if self._state.rate < inf else 1.0
+        self._spread = (self._spread + _GOLDEN) % 1.0
+        return min(30.0, max(1.0, over)) * (0.5 + self._spread)
+
+    def watch(self, limiter: "Counted") -> None:
+        """Count what passes that limiter, for as long as it lives."""
+        self._limiters.add(limiter)
+
+    def _count(self) -> tuple[int, int, int]:
+        """Calls admitted, completed and refused so far, by all limiters that are alive."""
+        counts = [limiter.counts() for limiter in self._limiters]
+        return sum(one for one, _ in counts), sum(one for _, one in counts), self.gate.refused
+
+    def _set_timer(self) -> None:
+        self._timer = self.clock.call_later(max(0.0, self.gate.due - self.time()), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if not self.is_running:
+            return
+        try:
+            now = self.time()
+            if now >= self.gate.due:
+                self._step(now)
+        finally:
+            self._set_timer()
+
+    def _step(self, now: float) -> None:
+        """Measure, conclude, and let in whom that lets in."""
+        gate = self.gate
+        self._steps += 1
+        gate.due = now + _SHORTEST_STEP + _STEPS * (self._steps * _GOLDEN % 1.0)
+        readings = self._sensors.read(now)
+        readings["lagged"] = gate.lagged(now)
+        if self._last is not None and now > self._last_at:
+            sample = self._sample(now, readings, self._last)
+            self._state = advance(self._state, sample, self._targets)
+            state = self._state
+            stays = _RETIRED * (state.shortest + state.queue) if state.shortest < inf else 0.0
+            idle = state.busy < _IDLE
+            gate.turn(now, now - max(_RETIRED_AT_LEAST, stays) if idle else -inf)
+        self._last, self._last_at = readings, now
+        self._counts = self._count()
+        gate.capped, gate.shortest = 0, inf
+        state, iteration = self._state, self._targets.iteration
+        if state.cost is not None:
+            # Where one call alone takes that long, the next must not be refused for it.
+            iteration = max(iteration, 1.5 * state.cost / state.share)
+        gate.set_limits(state.cap, state.rate, iteration)
+
+    def _sample(self, now: float, new: dict[str, Any], old: dict[str, Any]) -> Sample:
+        """What was between two readings."""
+        seconds = now - self._last_at
+        gate = self.gate
+
+        def grown(name: str) -> float | None:
+            before, after = old.get(name), new.get(name)
+            return None if before is None or after is None else max(0.0, after - before)
+
+        cpu, waited = grown("cpu"), grown("scheduler")
+        quota = inf
+        for name in ("group", "machine"):
+            before, after = old.get(name), new.get(name)
+            # What the scheduler tells of the machine is better: others may have to make room.
+            if before is None or after is None or (name == "machine" and waited is not None):
+                continue
+            cores, others = after[0], (after[1] - before[1]) / seconds
+            quota = min(quota, max(cores - others, _LEFT * cores))
+        grew = [max(0, new - old) for new, old in zip(self._count(), self._counts, strict=True)]
+        blocked = 0.0
+        if cpu is not None and (waited is not None or quota >= 1):
+            lagged = new["lagged"] - old["lagged"]
+            blocked = max(0.0, lagged - cpu - (waited or 0.0))
+        pressures = {name: own.pressure(now) for name, own in self._own.items()}
+        for name, target in self._pressure_targets.items():
+            share = grown(name) if name == "gc" else new.get(name)
+            if share is not None:
+                pressures[name] = (share / seconds if name == "gc" else share) / target
+        return Sample(
+            at=now,
+            seconds=seconds,
+            cpu=cpu,
+            blocked=min(blocked, seconds),
+            waited=waited or 0.0,
+            quota=quota,
+            admitted=grew[0],
+            completed=grew[1],
+            refused=grew[2],
+            capped=gate.capped,
+            shortest=gate.shortest,
+            pressures={name: value for name, value in pressures.items() if value is not None},
+        )
+
+
+class _Own:
+    """A sensor of the user's: it is asked outside the loop, as it may take its time."""
+
+    def __init__(self, name: str, read: Callable[[], Any]) -> None:
+        self._sensor: Sensor[float] = Sensor(name, read)
+        self._pressure: float | None = None
+        self._said_at = -inf
+
+    def pressure(self, now: float) -> float | None:
+        """What it said last; None if that is long ago."""
+        return self._pressure if now - self._said_at <= _STALE else None
+
+    async def run(self, time: Callable[[], float]) -> None:
+        """Ask it again and again. One that blocks is not asked twice at once."""
+        import anyio
+        import anyio.to_thread
+
+        sensor = self._sensor
+        thread = anyio.CapacityLimiter(1)
+        while True:
+            if sensor.is_up(time()):
+                try:
+                    with anyio.fail_after(_PATIENCE):
+                        if inspect.iscoroutinefunction(sensor.read):
+                            said = await sensor.read()
+                        else:
+                            said = await anyio.to_thread.run_sync(
+                                sensor.read, abandon_on_cancel=True, limiter=thread
+                            )
+                    pressure = None if said is None else float(said)
+                    if pressure is not None and not isfinite(pressure):
+                        raise ValueError(f"it gave {said!r}")
+                except Exception as error:  # noqa: BLE001 (whatever it is, no request is to blame)
+                    sensor.missed(error, time())
+                else:
+                    sensor.answered()
+                    self._pressure, self._said_at = pressure, time()
+            await anyio.sleep(_ASK_AGAIN)
+
+
+def _share(value: object, name: str) -> float:
+    checked = number(value, name)
+    if not 0 < checked <= 1:
+        raise ValueError(f"{name} must be a share above 0 and at most 1, not {value!r}")
+    return checked
+
+
+def _seconds(value: object, name: str) -> float:
+    checked = number(value, name)
+    if not 0.001 <= checked <= 10:
+        raise ValueError(f"{name} must be 0.001 to 10 seconds, not {value!r}")
+    return checked
+
+
+def _names(without: object) -> frozenset[str]:
+    if isinstance(without, str) or not isinstance(without, set | frozenset | tuple | list):
+        raise TypeError(f"without must be a set of sensor names, not {without!r}")
+    for name in without:
+        if name not in BUILT_IN:
+            raise ValueError(f"unknown sensor {name!r} in without; there are {', '.join(BUILT_IN)}")
+    return frozenset(without)
+
+
+def _own(sensors: Mapping[str, Callable[[], Any]] | None) -> dict[str, Callable[[], Any]]:
+    if sensors is None:
+        return {}
+    if not isinstance(sensors, Mapping):
+        raise TypeError(f"sensors must map names to functions, not {sensors!r}")
+    for name, read in sensors.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"the name of a sensor must be text that is not empty, not {name!r}")
+        if name in BUILT_IN:
+            raise ValueError(f"sensor {name!r} is built in; give yours another name")
+        if not callable(read):
+            raise TypeError(
+                f"sensor {name!r} must be a function that returns a pressure, not {read!r}"
+            )
+    return dict(sensors)

@@ -1,0 +1,194 @@
+"""Sensors: what can be measured of this process and its machine, cheaply and without waiting.
+
+A sensor is a name and a function that reads it. What cannot be had here is None, never 0. One that
+raises or gives what is no number is left out after three misses, logged once, and tried again
+later: a broken sensor never fails a request. Nothing here sleeps: reading all of them takes about
+as long as one small request.
+
+Reading tells totals; the difference between two readings is a sample for the law. So the first
+reading gives none. All times are seconds.
+"""
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Mapping
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from aiolimit.load.cgroup import Cgroup
+
+__all__ = ["BUILT_IN", "Sensor", "Sensors"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("aiolimit.load")
+_MISSES: Final = 3
+_AGAIN: Final = 30.0
+
+#: The names of the sensors that come with the controller.
+BUILT_IN: Final = ("cpu", "scheduler", "group", "machine", "memory", "stall", "gc")
+
+
+class Sensor(Generic[T]):
+    """A function that measures something, and what became of its latest calls.
+
+    name: for logs, states and metrics.
+    read: gives the value, or None where there is none.
+    failures: how often it raised or gave what is no number.
+    """
+
+    __slots__ = ("_misses", "_off_until", "failures", "name", "read")
+
+    def __init__(self, name: str, read: Callable[[], T | None]) -> None:
+        self.name = name
+        self.read = read
+        self.failures = 0
+        self._misses = 0
+        self._off_until = -inf
+
+    def is_up(self, now: float) -> bool:
+        """Whether it is asked at all, now."""
+        return now >= self._off_until
+
+    def get(self, now: float) -> T | None:
+        """Its value, None if it has none or is left out."""
+        if not self.is_up(now):
+            return None
+        try:
+            value = self.read()
+            if isinstance(value, float | int) and not isfinite(value):
+                raise ValueError(f"it gave {value!r}")
+        except Exception as error:  # noqa: BLE001 (whatever it is, no request is to blame)
+            self.missed(error, now)
+            return None
+        self.answered()
+        return value
+
+    def answered(self) -> None:
+        """Forget earlier failures."""
+        self._misses = 0
+
+    def missed(self, error: BaseException, now: float) -> None:
+        """Count a failure; leave it out for a while after the third in a row."""
+        self.failures += 1
+        self._misses += 1
+        if self._misses == _MISSES:
+            _log.warning(
+                "sensor %r failed %d times and is left out for now: %r", self.name, _MISSES, error
+            )
+        if self._misses >= _MISSES:
+            self._off_until = now + _AGAIN
+
+
+class _GarbageWatch:
+    """The time that the collector of garbage has stopped this process, seconds."""
+
+    __slots__ = ("_since", "paused")
+
+    def __init__(self) -> None:
+        self.paused = 0.0
+        self._since: float | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._since = None
+        if self._see not in gc.callbacks:
+            gc.callbacks.append(self._see)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._see in gc.callbacks:
+            gc.callbacks.remove(self._see)
+
+    def _see(self, phase: str, _info: Mapping[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "start":
+            self._since = now
+        elif self._since is not None:
+            self.paused += now - self._since
+            self._since = None
+
+
+class Sensors:
+    """All built-in sensors of one process, but those left out.
+
+    root: where /proc and /sys are found, for tests.
+    """
+
+    def __init__(self, root: Path = Path("/"), without: frozenset[str] = frozenset()) -> None:
+        self._schedstat = root / "proc/thread-self/schedstat"
+        self._cgroup = Cgroup(root)
+        self._psutil = _psutil()
+        self._cores = float((self._psutil and self._psutil.cpu_count()) or 1)
+        self._garbage = _GarbageWatch()
+        reads: dict[str, Callable[[], Any]] = {
+            "cpu": time.thread_time,
+            "scheduler": self._scheduler,
+            "group": self._group,
+            "machine": self._machine,
+            "memory": self._memory,
+            "stall": self._cgroup.memory_pressure,
+            "gc": lambda: self._garbage.paused,
+        }
+        self.built_in = {
+            name: Sensor(name, reads[name]) for name in BUILT_IN if name not in without
+        }
+
+    def start(self) -> None:
+        """Begin to watch what cannot be read later."""
+        if "gc" in self.built_in:
+            self._garbage.start()
+
+    def stop(self) -> None:
+        """Leave nothing behind."""
+        self._garbage.stop()
+
+    def read(self, now: float) -> dict[str, Any]:
+        """What each says, None where it says nothing."""
+        return {name: sensor.get(now) for name, sensor in self.built_in.items()}
+
+    def _scheduler(self) -> float | None:
+        """Seconds that this thread was ready to run and had no core, so far."""
+        if not self._schedstat.exists():
+            return None
+        ran, waited, _ = self._schedstat.read_text().split()
+        # Where the kernel does not count them, as in gVisor, both stay at 0.
+        return int(waited) / 1e9 if int(ran) else None
+
+    def _group(self) -> tuple[float, float] | None:
+        """Cores that the group may use, and the CPU time so far of all in it but this thread."""
+        group = self._cgroup.cpu()
+        if group is None or group.limit is None:
+            return None
+        return group.limit, 0.0 if group.used is None else group.used - time.thread_time()
+
+    def _machine(self) -> tuple[float, float] | None:
+        """The cores of the machine, and the CPU time so far of all but this thread."""
+        if self._psutil is None:
+            return None
+        total = self._psutil.cpu_times()
+        used = sum(total) - total.idle - getattr(total, "iowait", 0.0)
+        # A guest's time is in `user` already.
+        used -= getattr(total, "guest", 0.0) + getattr(total, "guest_nice", 0.0)
+        return self._cores, used - time.thread_time()
+
+    def _memory(self) -> float | None:
+        """The share of the memory in use: of the group's limit or of the machine, the fuller."""
+        shares = []
+        group = self._cgroup.memory()
+        if group is not None:
+            shares.append(group.used / group.limit)
+        if self._psutil is not None:
+            machine = self._psutil.virtual_memory()
+            shares.append(1 - machine.available / machine.total)
+        return max(shares, default=None)
+
+
+def _psutil() -> Any:
+    try:
+        import psutil
+    except ImportError:  # left out of an installation on purpose
+        return None
+    return psutil
