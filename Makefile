@@ -14,7 +14,7 @@ make_venv = $(PYTHON) -m venv $(VENV)
 install = $(BIN)/python -m pip install --quiet --upgrade "pip>=25.1" && $(BIN)/python -m pip install --quiet
 endif
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-overload clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/aiolimit demo $(ARGS)
@@ -29,6 +29,9 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks
+
+bench-overload: $(VENV)/.test
+	$(BIN)/python -m benchmarks.overload $(ARGS)
 
 clean:
 	rm -rf $(VENV)

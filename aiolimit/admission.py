@@ -34,11 +34,6 @@ _REASONS: Final[tuple[Reason, ...]] = (
     "cost_too_high",
     "overload",
 )
-_OBSTACLES: Final[dict[Obstacle, str]] = {
-    "in_flight": "as many are in flight as can be served in time",
-    "rate": "as many were let in as can be served in time",
-    "iteration": "the event loop is behind",
-}
 
 
 class Admission:
@@ -299,24 +294,13 @@ class Admission:
         return self._load.retry_after()
 
     def _overloaded(self, key: Hashable, obstacle: Obstacle) -> Overloaded:
-        """The error for it. Made quickly: in an overloaded process it is made most of the time."""
+        """Count a call that the load controller refused, and make the error that tells of it."""
         again = self.refuse_for_load(obstacle)
-        rate = self.store.rates[0]
-        error = Overloaded(
-            f"{self._name}: overloaded ({_OBSTACLES[obstacle]}); retry after {again:.2g} s",
-            limiter=self._name,
-            key=key,
-            rate=rate,
-            limit=rate.limit,
-            remaining=0,
-            retry_after=again,
-            reset_after=again,
-            reason="overload",
-        )
-        state = None if self._load is None else self._load.state
-        lowered = state is not None and state.factor < 1 and obstacle != "iteration"
-        error.binding = state.binding if state is not None and lowered else obstacle
-        return error
+        binding: str = obstacle
+        if self._load is not None and obstacle != "iteration":
+            state = self._load.state
+            binding = state.binding if state.factor < 1 else obstacle
+        return Overloaded(binding, self._name, key, self.store.rates[0], again)
 
     def _refuse(
         self,

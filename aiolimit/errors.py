@@ -91,13 +91,34 @@ class Overloaded(RateLimited):
         that only acquire; "iteration", the event loop has not come round for too long; or the
         name of the pressure that lowers those, such as "memory".
     retry_after: seconds, longer the more is refused, and spread out so that callers do not come
-        back together. `limit` is what was configured; the limiter's own quota was not looked at.
+        back together. `limit` is what was configured, and `remaining` 0: the quota was not
+        looked at.
     """
 
-    binding: str = "in_flight"
+    retry_after: float
+
+    def __init__(self, binding: str, limiter: str, key: Hashable, rate: Rate, retry_after: float):
+        # In an overloaded process this is made most of the time, so the text comes when it is read.
+        Exception.__init__(self, binding, limiter, key, rate, retry_after)
+        self.binding = binding
+        self.limiter = limiter
+        self.key = key
+        self.rate = rate
+        self.limit = rate.limit
+        self.remaining = 0
+        self.retry_after = self.reset_after = retry_after
+        self.reason = "overload"
+
+    def __str__(self) -> str:
+        full = {
+            "in_flight": "as many calls are in flight as can be served in time",
+            "rate": "as many calls were let in as can be served in time",
+            "iteration": "the event loop is behind",
+        }.get(self.binding, f"{self.binding} is above its target")
+        return f"{self.limiter}: overloaded, {full}; retry after {self.retry_after:.2g} s"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return *super().__reduce__(), {"binding": self.binding}
+        return type(self), self.args
 
 
 class CostTooHigh(RateLimited, ValueError):

@@ -8,7 +8,7 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"benchmarks: {error.name} is not installed; `make bench` installs all that is needed")
 
-from benchmarks.fresh import ROOT
+from benchmarks.page import write_limits
 from benchmarks.report import Row, markdown, plain, summary
 from benchmarks.timing import ROUNDS
 
@@ -21,10 +21,8 @@ def main() -> None:
         name = part.__name__.rpartition(".")[2]
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         rows += part.measure()
-    page = ROOT / "docs" / "benchmarks.md"
     text = markdown(rows, seconds=perf_counter() - start, rounds=ROUNDS)
-    page.write_text(text, encoding="utf-8")
-    print(f"{plain(rows)}\n\n{summary(rows)}\nwritten: {page.relative_to(ROOT)}")
+    print(f"{plain(rows)}\n\n{summary(rows)}\nwritten: {write_limits(text)}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks.fresh import ROOT
 
-__all__ = ["Row", "markdown", "plain", "summary", "times"]
+__all__ = ["Row", "columns", "facts", "markdown", "plain", "summary", "table", "times"]
 
 _PACKAGES: Final = (
     "aiolimit-core",
@@ -111,16 +111,24 @@ def times(seconds: float) -> str:
 
 def plain(rows: Sequence[Row]) -> str:
     """The table for a terminal."""
-    lines = [
-        [cell.replace("`", "").replace("**", "") for cell in line]
-        for line in (_HEAD, *(row.cells() for row in rows))
-    ]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
-    lines.insert(1, ["-" * width for width in widths])
+    return columns((_HEAD, *(row.cells() for row in rows)))
+
+
+def columns(lines: Sequence[Sequence[str]]) -> str:
+    """Any table for a terminal; the first line is its head."""
+    cells = [[cell.replace("`", "").replace("**", "") for cell in line] for line in lines]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    cells.insert(1, ["-" * width for width in widths])
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
+        for line in cells
     )
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Any table for a page; the first line is its head."""
+    head, *rest = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ("---",) * len(head), *rest))
 
 
 def summary(rows: Iterable[Row]) -> str:
@@ -139,22 +147,22 @@ def summary(rows: Iterable[Row]) -> str:
 
 def markdown(rows: Sequence[Row], *, seconds: float, rounds: int) -> str:
     """The whole page."""
-    lines = [_HEAD, ("---",) * len(_HEAD), *(row.cells() for row in rows)]
     return _TEXT.format(
         seconds=round(seconds, -1),
         summary=summary(rows),
-        facts="\n".join(f"| {name} | {value} |" for name, value in _facts()),
-        table="\n".join(f"| {' | '.join(line)} |" for line in lines),
+        facts="\n".join(f"| {name} | {value} |" for name, value in facts(_PACKAGES)),
+        table=table((_HEAD, *(row.cells() for row in rows))),
         rounds=rounds,
     )
 
 
-def _facts() -> list[tuple[str, str]]:
+def facts(packages: Iterable[str]) -> list[tuple[str, str]]:
+    """What these figures were measured on, and with."""
     return [
         ("machine", f"{_processor()}, {os.cpu_count()} cores"),
         ("system", _system()),
         ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
-        ("packages", ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)),
+        ("packages", ", ".join(f"{name} {_version(name)}" for name in packages)),
         ("date", f"{datetime.now(UTC):%Y-%m-%d}"),
     ]
 

@@ -9,10 +9,11 @@ called once, inside the permit, and what it raises leaves unchanged: only the de
 """
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, MutableMapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from aiolimit.arguments import check_wait
-from aiolimit.errors import RateLimited
+from aiolimit.errors import Overloaded, RateLimited
 from aiolimit.http import fields
 from aiolimit.http.address import peer
 from aiolimit.http.lifespan import run_with
@@ -110,8 +111,20 @@ async def _refuse(refused: RateLimited, scope: Scope, receive: Receive, send: Se
         prefix = "websocket.http.response"
     else:
         prefix = "http.response"
-    body = fields.refusal_body(refused)
-    named = {**fields.refusal_headers(refused), "content-length": str(len(body))}
-    headers = [(name.encode(), value.encode()) for name, value in named.items()]
+    if isinstance(refused, Overloaded):
+        headers, body = _overloaded(fields.retry_after(refused.retry_after))
+    else:
+        headers, body = _raw(fields.refusal_headers(refused)), fields.refusal_body(refused)
+    headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": f"{prefix}.start", "status": fields.status(refused), "headers": headers})
     await send({"type": f"{prefix}.body", "body": body})
+
+
+def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+@lru_cache
+def _overloaded(seconds: int) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """The answer of an overloaded process, which has no time to make it anew each time."""
+    return _raw(fields.overload_headers(seconds)), fields.overload_body(seconds)

@@ -8,7 +8,14 @@ from math import ceil
 
 from aiolimit.errors import Overloaded, RateLimited
 
-__all__ = ["refusal_body", "refusal_headers", "retry_after", "status"]
+__all__ = [
+    "overload_body",
+    "overload_headers",
+    "refusal_body",
+    "refusal_headers",
+    "retry_after",
+    "status",
+]
 
 
 def retry_after(seconds: float) -> int:
@@ -23,6 +30,8 @@ def status(refused: RateLimited) -> int:
 
 def refusal_headers(refused: RateLimited) -> dict[str, str]:
     """The headers of a refusal. There is no `Retry-After` where the call can never pass."""
+    if isinstance(refused, Overloaded):
+        return overload_headers(retry_after(refused.retry_after))
     headers = {"content-type": "application/json"}
     if refused.retry_after is not None:
         headers["retry-after"] = str(retry_after(refused.retry_after))
@@ -37,8 +46,7 @@ def refusal_body(refused: RateLimited) -> bytes:
     """
     after = refused.retry_after
     if isinstance(refused, Overloaded):
-        again = None if after is None else retry_after(after)
-        return json.dumps({"error": "overloaded", "retry_after": again}).encode()
+        return overload_body(retry_after(refused.retry_after))
     return json.dumps(
         {
             "error": "rate limit exceeded",
@@ -47,3 +55,13 @@ def refusal_body(refused: RateLimited) -> bytes:
             "retry_after": None if after is None else retry_after(after),
         }
     ).encode()
+
+
+def overload_headers(seconds: int) -> dict[str, str]:
+    """The headers of an overloaded server, which hopes for better times in so many seconds."""
+    return {"content-type": "application/json", "retry-after": str(seconds)}
+
+
+def overload_body(seconds: int) -> bytes:
+    """The JSON body that goes with them."""
+    return json.dumps({"error": "overloaded", "retry_after": seconds}).encode()

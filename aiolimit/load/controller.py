@@ -117,6 +117,7 @@ class LoadController:
         self._last_at = 0.0
         self._counts = (0, 0, 0)
         self._spread = 0.0
+        self._over = 1.0  # calls in the last step, in times what the process can do
         self._timer: Timer | None = None
         self._group: Any = None
         self._stop: Any = None
@@ -168,14 +169,8 @@ class LoadController:
         if self._loop is loop:
             self._entered += 1
             return self
-        self._loop = loop
         self._entered = 1
-        self._state = LoadState(at=self.time(), queue=self._targets.queue)
-        self._last = None
-        self._sensors.start()
-        self.gate.open(loop)
-        self._step(self.time())
-        self._set_timer()
+        self._begin(loop)
         if self._own:
             import anyio
 
@@ -184,6 +179,15 @@ class LoadController:
             for own in self._own.values():
                 self._group.start_soon(own.run, self.time)
         return self
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._state = LoadState(at=self.time(), queue=self._targets.queue)
+        self._last = None
+        self._sensors.start()
+        self.gate.open(loop)
+        self._step(self.time())
+        self._set_timer()
 
     async def __aexit__(
         self,
@@ -211,12 +215,8 @@ class LoadController:
         """Seconds after which a refused caller may try again: longer the more are refused, and
         spread out, so that they do not come back together.
         """
-        admitted, _, refused = self._count()
-        calls = admitted - self._counts[0] + refused - self._counts[2]
-        seconds = max(0.05, self.time() - self._last_at)
-        over = calls / seconds / self._state.rate if self._state.rate < inf else 1.0
         self._spread = (self._spread + _GOLDEN) % 1.0
-        return min(30.0, max(1.0, over)) * (0.5 + self._spread)
+        return self._over * (0.5 + self._spread)
 
     def watch(self, limiter: "Counted") -> None:
         """Count what passes that limiter, for as long as it lives."""
@@ -250,8 +250,9 @@ class LoadController:
         readings["lagged"] = gate.lagged(now)
         if self._last is not None and now > self._last_at:
             sample = self._sample(now, readings, self._last)
-            self._state = advance(self._state, sample, self._targets)
-            state = self._state
+            state = self._state = advance(self._state, sample, self._targets)
+            calls = (sample.admitted + sample.refused) / sample.seconds
+            self._over = min(30.0, max(1.0, calls / state.rate))
             stays = _RETIRED * (state.shortest + state.queue) if state.shortest < inf else 0.0
             idle = state.busy < _IDLE
             gate.turn(now, now - max(_RETIRED_AT_LEAST, stays) if idle else -inf)

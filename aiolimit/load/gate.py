@@ -144,7 +144,10 @@ class Gate:
     @property
     def in_flight(self) -> int:
         """How many hold a permit, and count."""
-        return sum(cohort.held for cohort in self._cohorts)
+        count = 0
+        for cohort in self._cohorts:
+            count += cohort.held
+        return count
 
     def check(self, limiter: str) -> None:
         """Raise `RuntimeError` where nobody looks after the process on this event loop."""
@@ -165,11 +168,12 @@ class Gate:
         if self._marker_at is None and self._loop is not None:
             self._marker_at = now
             self._loop.call_soon(self._mark)
-        if not self._waits and self._marker_at is not None:
-            # The next need not ask before the iteration can be too old.
-            self._allow(min(self._marker_at + self.iteration, self.due))
         found = self._obstacle(now, holds, behind)
-        if found is not None and self.dry_run:
+        if found is None:
+            if not self._waits and self._marker_at is not None:
+                # The next need not ask before the iteration can be too old.
+                self._allow(min(self._marker_at + self.iteration, self.due))
+        elif self.dry_run:
             self.would_refuse += 1
             return None
         return found
