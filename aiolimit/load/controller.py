@@ -36,6 +36,7 @@ __all__ = ["LoadController"]
 _log = logging.getLogger("aiolimit.load")
 _SHORTEST_STEP: Final = 0.125
 _STEPS: Final = 0.25  # seconds between the shortest step and the longest
+_FIRST_STEPS: Final = 0.03  # seconds between steps at calls, until the cost is known
 _GOLDEN: Final = 0.6180339887498949  # its multiples fill 0..1 evenly, and never repeat
 _ASK_AGAIN: Final = 0.5  # how often a sensor of the user's is asked
 _PATIENCE: Final = 1.0  # how long it may take
@@ -113,6 +114,7 @@ class LoadController:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
         self._steps = 0
+        self._next = 0.0
         self._last: dict[str, Any] | None = None
         self._last_at = 0.0
         self._counts = (0, 0, 0)
@@ -228,7 +230,7 @@ class LoadController:
         return sum(one for one, _ in counts), sum(one for _, one in counts), self.gate.refused
 
     def _set_timer(self) -> None:
-        self._timer = self.clock.call_later(max(0.0, self.gate.due - self.time()), self._on_time)
+        self._timer = self.clock.call_later(max(0.0, self._next - self.time()), self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
@@ -236,7 +238,7 @@ class LoadController:
             return
         try:
             now = self.time()
-            if now >= self.gate.due:
+            if now >= self._next:
                 self._step(now)
         finally:
             self._set_timer()
@@ -245,7 +247,8 @@ class LoadController:
         """Measure, conclude, and let in whom that lets in."""
         gate = self.gate
         self._steps += 1
-        gate.due = now + _SHORTEST_STEP + _STEPS * (self._steps * _GOLDEN % 1.0)
+        self._next = now + _SHORTEST_STEP + _STEPS * (self._steps * _GOLDEN % 1.0)
+        gate.due = self._next
         readings = self._sensors.read(now)
         readings["lagged"] = gate.lagged(now)
         if self._last is not None and now > self._last_at:
@@ -260,7 +263,9 @@ class LoadController:
         self._counts = self._count()
         gate.capped, gate.shortest = 0, inf
         state, iteration = self._state, self._targets.iteration
-        if state.cost is not None:
+        if state.cost is None:
+            gate.due = now + _FIRST_STEPS
+        else:
             # Where one call alone takes that long, the next must not be refused for it.
             iteration = max(iteration, 1.5 * state.cost / state.share)
         gate.set_limits(state.cap, state.rate, iteration)
@@ -305,6 +310,7 @@ class LoadController:
             refused=grew[2],
             capped=gate.capped,
             shortest=gate.shortest,
+            oldest=gate.oldest(now),
             pressures={name: value for name, value in pressures.items() if value is not None},
         )
 

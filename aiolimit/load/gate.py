@@ -265,6 +265,10 @@ class Gate:
         pending = 0.0 if self._marker_at is None else now - self._marker_at
         return self._lagged + (pending if pending > _LONG else 0.0)
 
+    def oldest(self, now: float) -> float:
+        """Seconds that the oldest of those in flight have been there, by their cohort."""
+        return max((now - cohort.since for cohort in self._cohorts if cohort.held), default=0.0)
+
     def turn(self, now: float, retire_before: float) -> None:
         """Begin new cohorts; those from before that time are not counted any more."""
         until, self.cohort.until = self.cohort.until, -inf

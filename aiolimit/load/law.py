@@ -31,6 +31,7 @@ _MOST_REFUSAL: Final = 500e-6
 _PRIOR_WEIGHT: Final = 100.0**2  # as one step with a hundred refusals
 _FLOOR: Final = 0.05  # of a core: the least that is done, whatever is measured
 _LEAST_CAP: Final = 4
+_FIRST_CAP: Final = 32  # while nothing is known, which is for the first 20 requests
 _ENOUGH_REQUESTS: Final = 20.0  # or
 _ENOUGH_WORK: Final = 0.5  # seconds: then the cost of a request is known
 _BUCKET: Final = 10.0  # the shortest time is that of two such buckets
@@ -70,6 +71,7 @@ class Sample:
     quota: what others leave of the cores that the process may use; infinite if unknown.
     admitted, completed, refused: calls; `capped` of the refused because of the cap.
     shortest: the shortest that one of the completed was held, seconds; infinite without one.
+    oldest: how long the oldest that is in flight has been held, seconds.
     pressures: by name, 1.0 at its target.
     """
 
@@ -84,6 +86,7 @@ class Sample:
     refused: float = 0
     capped: float = 0
     shortest: float = inf
+    oldest: float = 0.0
     pressures: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -119,7 +122,7 @@ class LoadState:
     refusal_cost: the same for a refusal.
     share: of a core that the loop's thread can get.
     rate: requests a second that this process can do; infinite until the cost is known.
-    cap: how many may be in flight; infinite until the cost is known.
+    cap: how many may be in flight; 32 until the cost is known.
     shortest: the shortest time that a request takes, seconds; infinite until one is known.
     queue: how long an admitted request may queue now, seconds.
     busy: of the share, what was used in the last step.
@@ -136,7 +139,7 @@ class LoadState:
     refusal_cost: float = _PRIOR
     share: float = 1.0
     rate: float = inf
-    cap: float = inf
+    cap: float = _FIRST_CAP
     shortest: float = inf
     queue: float = 0.1
     busy: float = 0.0
@@ -275,14 +278,14 @@ def _stretch(state: LoadState, sample: Sample) -> LoadState:
 
 def _limits(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
     if state.cost is None:
-        return state
+        return replace(state, cap=max(1, ceil(_FIRST_CAP * state.stretch * state.factor)))
     offered = (sample.admitted + sample.refused) / sample.seconds
     refusal = min(state.refusal_cost, state.cost / 2)
     floor = _FLOOR / state.cost
     rate = (state.share * targets.cpu - refusal * offered) / (state.cost - refusal)
     rate = max(floor, rate)
-    cap = inf
-    if state.shortest < inf:
-        cap = max(_LEAST_CAP, ceil(rate * (state.shortest + state.queue) * state.stretch))
-        cap = max(1, ceil(cap * state.factor))
+    # Before the first has completed, all that is known is that it takes no less than so far.
+    shortest = state.shortest if state.shortest < inf else sample.oldest
+    cap = max(_LEAST_CAP, ceil(rate * (shortest + state.queue) * state.stretch))
+    cap = max(1, ceil(cap * state.factor))
     return replace(state, rate=max(floor, rate * state.factor), cap=cap)
