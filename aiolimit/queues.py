@@ -159,11 +159,8 @@ class Queues:
         if queue is None:
             return
         now = self._time()
-        queue.due, queue.goes_on, queue.held = (
-            now,
-            False,
-            None,
-        )  # unless somebody turns out to be held up
+        held, queue.held = queue.held, None
+        queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
         for _ in range(_AT_ONCE):
             waiter = queue.first()
             if waiter is None:
@@ -171,8 +168,12 @@ class Queues:
             if waiter.future.done():  # cancelled, and not run since
                 self._give_up(waiter)
                 continue
-            if self._gate is not None and self._hold(self._gate, waiter, now):
-                break
+            if self._gate is not None:
+                if held is not None and waiter.deadline + GRACE < now:
+                    self._fail(waiter, Overloaded, "overload")  # the loop was too busy for it
+                    continue
+                if self._hold(self._gate, waiter, now):
+                    break
             limits = self.limits_of(waiter)
             granted, wait = self._store.take(home, waiter.cost, waiter.cost, limits, now)
             if granted:

@@ -183,7 +183,9 @@ class Gate:
         return self._obstacle(now, True, None)
 
     def _obstacle(self, now: float, holds: bool, behind: int | None) -> Obstacle | None:
-        if self._marker_at is not None and now - self._marker_at > self.iteration:
+        # Who only acquires is not counted, so an old iteration is all there is to see of them.
+        oldest = self.iteration if holds else self.iteration / 2
+        if self._marker_at is not None and now - self._marker_at > oldest:
             return "iteration"
         if holds:
             if self.in_flight >= self.cap:

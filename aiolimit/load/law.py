@@ -31,7 +31,8 @@ _MOST_REFUSAL: Final = 500e-6
 _PRIOR_WEIGHT: Final = 100.0**2  # as one step with a hundred refusals
 _FLOOR: Final = 0.05  # of a core: the least that is done, whatever is measured
 _LEAST_CAP: Final = 4
-_FIRST_CAP: Final = 32  # while nothing is known, which is for the first 20 requests
+_FIRST_RATE: Final = 100.0
+_FIRST_CAP: Final = 16  # while nothing is known, which is for the first 20 requests
 _ENOUGH_REQUESTS: Final = 20.0  # or
 _ENOUGH_WORK: Final = 0.5  # seconds: then the cost of a request is known
 _BUCKET: Final = 10.0  # the shortest time is that of two such buckets
@@ -122,7 +123,7 @@ class LoadState:
     refusal_cost: the same for a refusal.
     share: of a core that the loop's thread can get.
     rate: requests a second that this process can do; infinite until the cost is known.
-    cap: how many may be in flight; 32 until the cost is known.
+    cap: how many may be in flight; 16 until the cost is known.
     shortest: the shortest time that a request takes, seconds; infinite until one is known.
     queue: how long an admitted request may queue now, seconds.
     busy: of the share, what was used in the last step.
@@ -283,6 +284,9 @@ def _limits(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
     refusal = min(state.refusal_cost, state.cost / 2)
     floor = _FLOOR / state.cost
     rate = (state.share * targets.cpu - refusal * offered) / (state.cost - refusal)
+    if state._fit.work < _ENOUGH_WORK and state.busy > _IDLE:
+        # Of those who only acquire nobody knows yet how much of their work is still to come.
+        rate = min(rate, _FIRST_RATE)
     rate = max(floor, rate)
     # Before the first has completed, all that is known is that it takes no less than so far.
     shortest = state.shortest if state.shortest < inf else sample.oldest
