@@ -85,12 +85,12 @@ class LoadReport:
         else:
             text = (
                 f"This process can do about {_per_second(state.rate)} "
-                f"({_milliseconds(state.cost)} ms CPU a request, core shared {state.share:.0%})"
+                f"({_milliseconds(state.cost)} ms CPU a request, core shared {_percent(state.share)})"
             )
         text += f"; {self.in_flight}{'' if state.cap == inf else f' of {state.cap:g}'} in flight"
         if state.factor < 1:
             pressure = state.pressures[state.binding]
-            text += f" ({state.binding} at {pressure:.2f} of its target leaves {state.factor:.0%})"
+            text += f" ({state.binding} at {pressure:.2f} of its target leaves {_percent(state.factor)})"
         if self.obstacle is not None:
             text += ", the event loop is behind" if self.obstacle == "iteration" else ""
             text += f", so new requests {'would be' if self.dry_run else 'are'} refused"
@@ -136,7 +136,7 @@ class Explanation:
         if self.burst is not None:
             start += f", burst {self.burst:g}"
         if self.warmth is not None:
-            cold = f"{floor(self.warmth * 100)} % warm, so {self.limit:g} of {self.rate} now"
+            cold = f"{_percent(floor(self.warmth * 100) / 100)} warm, so {self.limit:g} of {self.rate} now"
             start += "; warm" if self.warmth >= 1 else f"; {cold}"
         if self.retry_after is None:
             return f"{start}; no call can pass."
@@ -174,6 +174,10 @@ def _callers(waiting: int) -> str:
 def _milliseconds(seconds: float) -> str:
     """A time for a person: three digits, never an exponent."""
     return f"{seconds * 1e3:.{max(0, 2 - floor(log10(max(seconds * 1e3, 1e-3))))}f}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
 
 
 def _per_second(rate: float) -> str:

@@ -79,10 +79,9 @@ class SimulatedLoop:
 class SimulatedSensors:
     """What the loop has used, in place of what this test has."""
 
-    built_in: dict[str, Any] = {}
-
     def __init__(self, loop: SimulatedLoop, noise: float = 0.0) -> None:
         self.loop = loop
+        self.built_in: dict[str, Any] = {}
         self.up = True
         self.pressure: float | None = None
         self.noise = noise
@@ -239,7 +238,12 @@ class Service:
                 return
             ticket = self.protection.enter(loop.now)
             if self.io_first and self.io:
-                loop.call_later(self._io(), lambda: (self._burn(), done(ticket)))
+
+                def go_on() -> None:
+                    self._burn()
+                    done(ticket)
+
+                loop.call_later(self._io(), go_on)
                 return
             self._burn()
             if self.io:
@@ -288,5 +292,3 @@ def simulate(
     loop.run(seconds + 1)
     share = service.outcome.goodput(3, seconds) / service.capacity
     return share / ceiling(service, load), service, protection
-
-

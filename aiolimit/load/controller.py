@@ -43,7 +43,7 @@ _PATIENCE: Final = 1.0  # how long it may take
 _STALE: Final = 3.0  # what it said longer ago counts no more
 _LEFT: Final = 0.25  # of the cores, the least that others are taken to leave
 _RETIRED: Final = 4.0  # times the usual: who stays longer in an idle process is not counted
-_RETIRED_AT_LEAST: Final = 1.0
+_RETIRED_AT_LEAST: Final = 0.5  # seconds
 _IDLE: Final = 0.85
 
 

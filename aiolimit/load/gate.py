@@ -89,6 +89,7 @@ class Gate:
         "cohort",
         "dry_run",
         "due",
+        "early",
         "iteration",
         "rate",
         "refused",
@@ -137,6 +138,7 @@ class Gate:
         self._waiting: list[tuple[int, Held, Callable[[], object]]] = []
         self._waits = False
         self.refused = 0  # so far
+        self.early = 0  # of those, before their request was read and any limiter was asked
         self.capped = 0  # of those, since the last step, because of the cap
         self.shortest = inf  # that anyone was held, since the last step
         self.due = inf  # when the controller wants to be called
@@ -157,6 +159,10 @@ class Gate:
                 "`async with controller: ...` around the work, or run the application with "
                 "RateLimitMiddleware and a server that does ASGI lifespan (uvicorn --lifespan on)"
             )
+
+    def watches(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether that is the event loop it stands at."""
+        return self._loop is loop
 
     def obstacle(self, now: float, *, holds: bool, behind: int | None = None) -> Obstacle | None:
         """Why a call may not pass now; None if it may.

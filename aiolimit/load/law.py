@@ -37,6 +37,7 @@ _ENOUGH_REQUESTS: Final = 20.0  # or
 _ENOUGH_WORK: Final = 0.5  # seconds: then the cost of a request is known
 _BUCKET: Final = 10.0  # the shortest time is that of two such buckets
 _REFUSING: Final = 0.2  # share of a step that was refused from which the queue is shorter
+_BUSY: Final = 0.7  # of the thread's share, below which it does not
 _REFUSING_FOR: Final = 1.0  # and for so long after
 _SHORTER: Final = 0.5  # of the queue
 _IDLE: Final = 0.92  # of the thread's share: below it a full cap is too low
@@ -127,7 +128,7 @@ class LoadState:
     shortest: the shortest time that a request takes, seconds; infinite until one is known.
     queue: how long an admitted request may queue now, seconds.
     busy: of the share, what was used in the last step.
-    refusing: whether more than a fifth of the last second's calls were refused.
+    refusing: whether more than a fifth of the last second's calls were refused, and it was busy.
     stretch: by what the cap is raised because the CPU is idle at it.
     factor, binding: what pressure leaves of rate and cap, 1 without any, and its name or "cpu".
     pressures: by name, 1.0 at its target.
@@ -171,14 +172,15 @@ def advance(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
     """The state after one more step."""
     if sample.seconds <= 0:
         return state
+    state = _share(state, sample)
+    work = None if sample.cpu is None else sample.cpu + sample.blocked
+    if work is not None:
+        state = replace(state, blind=0.0, busy=work / sample.seconds / state.share)
     state = _refusing(state, sample, targets)
     state = _shortest(state, sample)
-    state = _share(state, sample)
     state = _pressure(state, sample)
-    if sample.cpu is None:
+    if work is None:
         return replace(_blind(state, sample), at=sample.at)
-    work = sample.cpu + sample.blocked
-    state = replace(state, blind=0.0, busy=work / sample.seconds / state.share)
     state = _cost(state, sample, work)
     state = _stretch(state, sample)
     return replace(_limits(state, sample, targets), at=sample.at)
@@ -186,7 +188,8 @@ def advance(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
 
 def _refusing(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
     refused_at = state._refused_at
-    if sample.refused > _REFUSING * (sample.refused + sample.admitted):
+    # Only a busy process is overloaded; an idle one refuses by mistake, and is to refuse less.
+    if state.busy > _BUSY and sample.refused > _REFUSING * (sample.refused + sample.admitted):
         refused_at = sample.at
     refusing = sample.at - refused_at <= _REFUSING_FOR
     queue = targets.queue * (_SHORTER if refusing else 1.0)
@@ -231,7 +234,7 @@ def _pressure(state: LoadState, sample: Sample) -> LoadState:
 def _blind(state: LoadState, sample: Sample) -> LoadState:
     blind = state.blind + sample.seconds
     opened = max(0.0, blind - _HOLD) - max(0.0, state.blind - _HOLD)
-    more = 1 + _OPEN * opened
+    more = (1 + _OPEN) ** opened
     return replace(state, blind=blind, rate=state.rate * more, cap=state.cap * more)
 
 
@@ -291,5 +294,5 @@ def _limits(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
     # Before the first has completed, all that is known is that it takes no less than so far.
     shortest = state.shortest if state.shortest < inf else sample.oldest
     cap = max(_LEAST_CAP, ceil(rate * (shortest + state.queue) * state.stretch))
-    cap = max(1, ceil(cap * state.factor))
+    cap = max(1, ceil(cap * state.factor - 1e-9))
     return replace(state, rate=max(floor, rate * state.factor), cap=cap)
