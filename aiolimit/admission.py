@@ -300,7 +300,10 @@ class Admission:
         if self._load is not None and obstacle != "iteration":
             state = self._load.state
             binding = state.binding if state.factor < 1 else obstacle
-        return Overloaded(binding, self._name, key, self.store.rates[0], again)
+        rate = self.store.rates[0]
+        return Overloaded(
+            limiter=self._name, key=key, rate=rate, retry_after=again, binding=binding
+        )
 
     def _refuse(
         self,

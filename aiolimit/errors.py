@@ -25,6 +25,13 @@ _FACTS = (
 )
 
 
+_FULL = {
+    "in_flight": "as many calls are in flight as can be served in time",
+    "rate": "as many calls were let in as can be served in time",
+    "iteration": "the event loop is behind",
+}
+
+
 def shown(key: Hashable) -> str:
     """A key in a message: its `repr`, or what every object has where that raises.
 
@@ -97,28 +104,41 @@ class Overloaded(RateLimited):
 
     retry_after: float
 
-    def __init__(self, binding: str, limiter: str, key: Hashable, rate: Rate, retry_after: float):
-        # In an overloaded process this is made most of the time, so the text comes when it is read.
-        Exception.__init__(self, binding, limiter, key, rate, retry_after)
-        self.binding = binding
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        limiter: str,
+        key: Hashable,
+        rate: Rate,
+        retry_after: float,
+        limit: float | None = None,
+        remaining: float = 0,
+        reset_after: float | None = None,
+        reason: Reason = "overload",
+        binding: str = "in_flight",
+    ) -> None:
+        # In an overloaded process this is made most of the time, so the text waits for a reader.
+        Exception.__init__(self, *(message,) if message else ())
         self.limiter = limiter
         self.key = key
         self.rate = rate
-        self.limit = rate.limit
-        self.remaining = 0
-        self.retry_after = self.reset_after = retry_after
-        self.reason = "overload"
+        self.limit = rate.limit if limit is None else limit
+        self.remaining = remaining
+        self.retry_after = retry_after
+        self.reset_after = retry_after if reset_after is None else reset_after
+        self.reason = reason
+        self.binding = binding
 
     def __str__(self) -> str:
-        full = {
-            "in_flight": "as many calls are in flight as can be served in time",
-            "rate": "as many calls were let in as can be served in time",
-            "iteration": "the event loop is behind",
-        }.get(self.binding, f"{self.binding} is above its target")
+        if self.args:
+            return str(self.args[0])
+        full = _FULL.get(self.binding, f"{self.binding} is above its target")
         return f"{self.limiter}: overloaded, {full}; retry after {self.retry_after:.2g} s"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self.args
+        facts = {name: getattr(self, name) for name in (*_FACTS, "binding")}
+        return partial(type(self), **facts), self.args
 
 
 class CostTooHigh(RateLimited, ValueError):

@@ -329,7 +329,7 @@ class Limiter:
         rates = " and ".join(str(rate) for rate in self._store.rates)
         return f"<Limiter {self.name}: {rates}, {len(self)} keys, {self._queues.waiting} waiting>"
 
-    def counts(self) -> tuple[int, int]:
+    def _counts(self) -> tuple[int, int]:
         """Calls that have passed, and of those how many are through, for the load controller."""
         return self._entered + self._passed, self._completed + self._passed
 

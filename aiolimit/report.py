@@ -90,7 +90,8 @@ class LoadReport:
         text += f"; {self.in_flight}{'' if state.cap == inf else f' of {state.cap:g}'} in flight"
         if state.factor < 1:
             pressure = state.pressures[state.binding]
-            text += f" ({state.binding} at {pressure:.2f} of its target leaves {_percent(state.factor)})"
+            leaves = f"leaves {_percent(state.factor)}"
+            text += f" ({state.binding} at {pressure:.2f} of its target {leaves})"
         if self.obstacle is not None:
             text += ", the event loop is behind" if self.obstacle == "iteration" else ""
             text += f", so new requests {'would be' if self.dry_run else 'are'} refused"
@@ -136,8 +137,9 @@ class Explanation:
         if self.burst is not None:
             start += f", burst {self.burst:g}"
         if self.warmth is not None:
-            cold = f"{_percent(floor(self.warmth * 100) / 100)} warm, so {self.limit:g} of {self.rate} now"
-            start += "; warm" if self.warmth >= 1 else f"; {cold}"
+            warmth = _percent(floor(self.warmth * 100) / 100)
+            cold = f"; {warmth} warm, so {self.limit:g} of {self.rate} now"
+            start += "; warm" if self.warmth >= 1 else cold
         if self.retry_after is None:
             return f"{start}; no call can pass."
         if self.load is None:

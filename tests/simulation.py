@@ -143,7 +143,7 @@ class Controlled(Protection):
         self.controller._begin(loop)  # type: ignore[arg-type]
         self.gate = self.controller.gate
 
-    def counts(self) -> tuple[int, int]:
+    def _counts(self) -> tuple[int, int]:
         return self.admitted, self.completed
 
     def admit(self, now: float) -> bool:

@@ -331,7 +331,7 @@ async def test_a_dry_run_refuses_nobody_and_says_whom_it_would_have() -> None:
             assert controller.in_flight == 2
             assert "so new requests would be refused" in str(limiter.explain())
             assert limiter.explain().binding == "nothing"
-        assert controller.gate.would_refuse == 1
+        assert controller.would_refuse == 1
         assert limiter.statistics().rejected["overload"] == 0
 
 

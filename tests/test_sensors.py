@@ -195,7 +195,7 @@ class Calls:
 
     admitted = completed = 0
 
-    def counts(self) -> tuple[int, int]:
+    def _counts(self) -> tuple[int, int]:
         return self.admitted, self.completed
 
 

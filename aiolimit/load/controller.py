@@ -50,7 +50,7 @@ _IDLE: Final = 0.85
 class Counted(Protocol):
     """What is watched: a limiter."""
 
-    def counts(self) -> tuple[int, int]:
+    def _counts(self) -> tuple[int, int]:
         """Calls that have passed, and of those how many are through."""
         ...
 
@@ -117,7 +117,7 @@ class LoadController:
         self._next = 0.0
         self._last: dict[str, Any] | None = None
         self._last_at = 0.0
-        self._counts = (0, 0, 0)
+        self._counted = (0, 0, 0)
         self._spread = 0.0
         self._over = 1.0  # calls in the last step, in times what the process can do
         self._timer: Timer | None = None
@@ -133,6 +133,11 @@ class LoadController:
     def in_flight(self) -> int:
         """Calls inside `async with`, but those that have stayed for long in an idle process."""
         return self.gate.in_flight
+
+    @property
+    def would_refuse(self) -> int:
+        """Calls that `dry_run` has let in, and that would have been refused or held up."""
+        return self.gate.would_refuse
 
     @property
     def is_running(self) -> bool:
@@ -226,7 +231,7 @@ class LoadController:
 
     def _count(self) -> tuple[int, int, int]:
         """Calls admitted, completed and refused so far, by all limiters that are alive."""
-        counts = [limiter.counts() for limiter in self._limiters]
+        counts = [limiter._counts() for limiter in self._limiters]
         return sum(one for one, _ in counts), sum(one for _, one in counts), self.gate.refused
 
     def _set_timer(self) -> None:
@@ -260,7 +265,7 @@ class LoadController:
             idle = state.busy < _IDLE
             gate.turn(now, now - max(_RETIRED_AT_LEAST, stays) if idle else -inf)
         self._last, self._last_at = readings, now
-        self._counts = self._count()
+        self._counted = self._count()
         gate.capped, gate.shortest = 0, inf
         state, iteration = self._state, self._targets.iteration
         if state.cost is None:
@@ -288,7 +293,7 @@ class LoadController:
                 continue
             cores, others = after[0], (after[1] - before[1]) / seconds
             quota = min(quota, max(cores - others, _LEFT * cores))
-        grew = [max(0, new - old) for new, old in zip(self._count(), self._counts, strict=True)]
+        grew = [max(0, new - old) for new, old in zip(self._count(), self._counted, strict=True)]
         blocked = 0.0
         if cpu is not None and (waited is not None or quota >= 1):
             lagged = new["lagged"] - old["lagged"]
