@@ -146,8 +146,8 @@ class Limiter:
 
         Python's development mode (`python -X dev`) warns of one that was dropped unused. When
         awaited or entered it raises `RateLimited` if it would have to wait longer than it
-        may (at once: it never sleeps in vain), `QueueFull`, or `CostTooHigh`, and `ValueError`
-        or `TypeError` for arguments out of range.
+        may (at once: it never sleeps in vain), `QueueFull`, `CostTooHigh` or, with a load
+        controller, `Overloaded`; and `ValueError` or `TypeError` for arguments out of range.
         """
         permit = self._new_permit()
         permit._limiter = self

@@ -83,9 +83,10 @@ class LoadReport:
         if state.cost is None:
             text = "What this process can do is not known yet"
         else:
+            cost = f"{_milliseconds(state.cost)} ms CPU a request"
             text = (
                 f"This process can do about {_per_second(state.rate)} "
-                f"({_milliseconds(state.cost)} ms CPU a request, core shared {_percent(state.share)})"
+                f"({cost}, core shared {_percent(state.share)})"
             )
         text += f"; {self.in_flight}{'' if state.cap == inf else f' of {state.cap:g}'} in flight"
         if state.factor < 1:

@@ -73,9 +73,11 @@ async def test_the_lifespan_of_the_application_runs_inside() -> None:
         return PlainTextResponse(str(request.state.shared))
 
     app = Starlette(routes=[Route("/", home)], lifespan=lifespan)
-    async with serving(protected(app, controller), lifespan="on") as address:
-        async with httpx2.AsyncClient(base_url=f"http://{address}") as client:
-            assert (await client.get("/")).text == "42"
+    async with (
+        serving(protected(app, controller), lifespan="on") as address,
+        httpx2.AsyncClient(base_url=f"http://{address}") as client,
+    ):
+        assert (await client.get("/")).text == "42"
     assert seen == [True, True]
 
 
@@ -86,9 +88,9 @@ def test_an_application_that_cannot_start_is_heard() -> None:
         yield
 
     controller = LoadController()
-    with pytest.raises(LookupError, match="no database"):
-        with TestClient(protected(Starlette(lifespan=lifespan), controller)):
-            pass
+    client = TestClient(protected(Starlette(lifespan=lifespan), controller))
+    with pytest.raises(LookupError, match="no database"), client:
+        pass
     assert not controller.is_running
 
 

@@ -117,6 +117,24 @@ async def test_entered_twice_it_runs_until_both_have_left() -> None:
     assert not controller.is_running
 
 
+async def test_who_entered_first_may_leave_first() -> None:
+    controller = LoadController(sensors={"mine": lambda: 0.5})
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def stay(until: asyncio.Event) -> None:
+        async with controller:
+            await until.wait()
+
+    tasks = [asyncio.create_task(stay(event)) for event in (first, second)]
+    await asyncio.sleep(0.01)
+    first.set()
+    await tasks[0]
+    assert controller.is_running
+    second.set()
+    await tasks[1]
+    assert not controller.is_running
+
+
 def test_from_two_loops_at_once() -> None:
     controller = LoadController()
     entered, done = threading.Event(), threading.Event()

@@ -16,11 +16,10 @@ busy for its own timers, at the next call.
 """
 
 import asyncio
-import inspect
 import logging
 import weakref
 from collections.abc import Callable, Mapping
-from math import inf, isfinite
+from math import inf
 from types import TracebackType
 from typing import Any, Final, Protocol
 
@@ -28,7 +27,7 @@ from aiolimit.arguments import number
 from aiolimit.clock import Clock, Timer, check_clock, steady_time
 from aiolimit.load.gate import Gate
 from aiolimit.load.law import LoadState, Sample, Targets, advance
-from aiolimit.load.sensors import BUILT_IN, Sensor, Sensors
+from aiolimit.load.sensors import BUILT_IN, OwnSensor, Sensors, ask_all
 from aiolimit.report import LoadReport
 
 __all__ = ["LoadController"]
@@ -38,9 +37,6 @@ _SHORTEST_STEP: Final = 0.125
 _STEPS: Final = 0.25  # seconds between the shortest step and the longest
 _FIRST_STEPS: Final = 0.03  # seconds between steps at calls, until the cost is known
 _GOLDEN: Final = 0.6180339887498949  # its multiples fill 0..1 evenly, and never repeat
-_ASK_AGAIN: Final = 0.5  # how often a sensor of the user's is asked
-_PATIENCE: Final = 1.0  # how long it may take
-_STALE: Final = 3.0  # what it said longer ago counts no more
 _LEFT: Final = 0.25  # of the cores, the least that others are taken to leave
 _RETIRED: Final = 4.0  # times the usual: who stays longer in an idle process is not counted
 _RETIRED_AT_LEAST: Final = 0.5  # seconds
@@ -104,7 +100,7 @@ class LoadController:
             raise TypeError(f"dry_run must be True or False, not {dry_run!r}")
         self.dry_run = dry_run
         self._sensors = Sensors(without=_names(without))
-        self._own = {name: _Own(name, read) for name, read in _own(sensors).items()}
+        self._own = {name: OwnSensor(name, read) for name, read in _own(sensors).items()}
         self.clock = check_clock(clock)
         self.time = steady_time(self.clock)
         self.gate = Gate(self.clock, self.time, self._step)
@@ -121,8 +117,7 @@ class LoadController:
         self._spread = 0.0
         self._over = 1.0  # calls in the last step, in times what the process can do
         self._timer: Timer | None = None
-        self._group: Any = None
-        self._stop: Any = None
+        self._asking: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> LoadState:
@@ -179,12 +174,8 @@ class LoadController:
         self._entered = 1
         self._begin(loop)
         if self._own:
-            import anyio
-
-            self._group = anyio.create_task_group()
-            await self._group.__aenter__()
-            for own in self._own.values():
-                self._group.start_soon(own.run, self.time)
+            # In a task of its own: who enters last may leave first, and in another task.
+            self._asking = loop.create_task(ask_all(self._own.values(), self.time))
         return self
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -213,10 +204,10 @@ class LoadController:
         # Nobody looks after the process any more: nobody is held up, and who comes now is told.
         self.gate.set_limits(inf, inf, inf)
         self.gate.open(None)
-        group, self._group = self._group, None
-        if group is not None:
-            group.cancel_scope.cancel()
-            await group.__aexit__(None, None, None)
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.cancel()
+            await asyncio.wait([asking])
 
     def retry_after(self) -> float:
         """Seconds after which a refused caller may try again: longer the more are refused, and
@@ -318,46 +309,6 @@ class LoadController:
             oldest=gate.oldest(now),
             pressures={name: value for name, value in pressures.items() if value is not None},
         )
-
-
-class _Own:
-    """A sensor of the user's: it is asked outside the loop, as it may take its time."""
-
-    def __init__(self, name: str, read: Callable[[], Any]) -> None:
-        self._sensor: Sensor[float] = Sensor(name, read)
-        self._pressure: float | None = None
-        self._said_at = -inf
-
-    def pressure(self, now: float) -> float | None:
-        """What it said last; None if that is long ago."""
-        return self._pressure if now - self._said_at <= _STALE else None
-
-    async def run(self, time: Callable[[], float]) -> None:
-        """Ask it again and again. One that blocks is not asked twice at once."""
-        import anyio
-        import anyio.to_thread
-
-        sensor = self._sensor
-        thread = anyio.CapacityLimiter(1)
-        while True:
-            if sensor.is_up(time()):
-                try:
-                    with anyio.fail_after(_PATIENCE):
-                        if inspect.iscoroutinefunction(sensor.read):
-                            said = await sensor.read()
-                        else:
-                            said = await anyio.to_thread.run_sync(
-                                sensor.read, abandon_on_cancel=True, limiter=thread
-                            )
-                    pressure = None if said is None else float(said)
-                    if pressure is not None and not isfinite(pressure):
-                        raise ValueError(f"it gave {said!r}")
-                except Exception as error:  # noqa: BLE001 (whatever it is, no request is to blame)
-                    sensor.missed(error, time())
-                else:
-                    sensor.answered()
-                    self._pressure, self._said_at = pressure, time()
-            await anyio.sleep(_ASK_AGAIN)
 
 
 def _share(value: object, name: str) -> float:

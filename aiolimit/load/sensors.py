@@ -10,22 +10,26 @@ reading gives none. All times are seconds.
 """
 
 import gc
+import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from aiolimit.load.cgroup import Cgroup
 
-__all__ = ["BUILT_IN", "Sensor", "Sensors"]
+__all__ = ["BUILT_IN", "OwnSensor", "Sensor", "Sensors", "ask_all"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger("aiolimit.load")
 _MISSES: Final = 3
 _AGAIN: Final = 30.0
+_ASK_AGAIN: Final = 0.5  # how often a sensor of the user's is asked
+_PATIENCE: Final = 1.0  # how long it may take
+_STALE: Final = 3.0  # what it said longer ago counts no more
 
 #: The names of the sensors that come with the controller.
 BUILT_IN: Final = ("cpu", "scheduler", "group", "machine", "memory", "stall", "gc")
@@ -80,6 +84,61 @@ class Sensor(Generic[T]):
             )
         if self._misses >= _MISSES:
             self._off_until = now + _AGAIN
+
+
+class OwnSensor:
+    """A sensor of the user's, which is asked outside the loop: it may take its time.
+
+    name, read: as given; `read` may be async, and returns a pressure or None.
+    """
+
+    def __init__(self, name: str, read: Callable[[], Any]) -> None:
+        self._sensor: Sensor[float] = Sensor(name, read)
+        self._pressure: float | None = None
+        self._said_at = -inf
+
+    def pressure(self, now: float) -> float | None:
+        """What it said last; None if that is long ago."""
+        return self._pressure if now - self._said_at <= _STALE else None
+
+    async def run(self, clock: Callable[[], float]) -> None:
+        """Ask it again and again. One that blocks is not asked twice at once."""
+        import anyio
+
+        sensor = self._sensor
+        thread = anyio.CapacityLimiter(1)
+        while True:
+            if sensor.is_up(clock()):
+                try:
+                    with anyio.fail_after(_PATIENCE):
+                        said = await self._ask(thread)
+                    pressure = None if said is None else float(said)
+                    if pressure is not None and not isfinite(pressure):
+                        raise ValueError(f"it gave {said!r}")
+                except Exception as error:  # noqa: BLE001 (whatever it is, no request is to blame)
+                    sensor.missed(error, clock())
+                else:
+                    sensor.answered()
+                    self._pressure, self._said_at = pressure, clock()
+            await anyio.sleep(_ASK_AGAIN)
+
+    async def _ask(self, thread: Any) -> Any:
+        import anyio.to_thread
+
+        read = self._sensor.read
+        if inspect.iscoroutinefunction(read):
+            return await read()
+        said = await anyio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=thread)
+        return await said if inspect.isawaitable(said) else said
+
+
+async def ask_all(sensors: Iterable[OwnSensor], clock: Callable[[], float]) -> None:
+    """Ask all of them, until cancelled."""
+    import anyio
+
+    async with anyio.create_task_group() as group:
+        for sensor in sensors:
+            group.start_soon(sensor.run, clock)
 
 
 class _GarbageWatch:
