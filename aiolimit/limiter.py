@@ -1,14 +1,15 @@
 """The limiter: the public face, which checks what it is given, counts, and hands on."""
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine, Hashable
-from types import EllipsisType
+from types import EllipsisType, FunctionType
 from typing import Any, Final, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
 from aiolimit.clock import Clock, check_clock
+from aiolimit.limited import limited
 from aiolimit.load.controller import LoadController
 from aiolimit.load.gate import Gate
 from aiolimit.memory import Limits, MemoryStore
@@ -66,7 +67,6 @@ class Limiter:
         "_gate",
         "_lane",
         "_lane_limit",
-        "_new_permit",
         "_passed",
         "_queues",
         "_ramp",
@@ -119,7 +119,8 @@ class Limiter:
         # What a bent permit looks at; where there is nothing to, what lets everyone in.
         self._ramp = Ramp(0.0) if ramps is None else ramps.ramp
         self._gate = self._admission.gate or Gate.always_open(checked_clock)
-        self._new_permit = new_permit if ramps is None and load is None else new_bent_permit
+        if ramps is not None or load is not None:
+            self.__class__ = _bent(type(self))
         if load is not None:
             load.watch(self)
         self._time = self._admission.time
@@ -149,7 +150,7 @@ class Limiter:
         may (at once: it never sleeps in vain), `QueueFull`, `CostTooHigh` or, with a load
         controller, `Overloaded`; and `ValueError` or `TypeError` for arguments out of range.
         """
-        permit = self._new_permit()
+        permit = new_permit()
         permit._limiter = self
         permit.key = key
         permit._max_wait = max_wait
@@ -296,28 +297,10 @@ class Limiter:
 
         `key` and `cost` are values, or functions of the call's own arguments.
         """
-
-        if inspect.iscoroutinefunction(key):
-            raise TypeError("limited takes the key: write @limiter.limited() with parentheses")
+        acquire = functools.partial(self.acquire, max_wait=max_wait)
         if max_wait is not ...:
             check_wait(max_wait)
-
-        def decorate(
-            function: Callable[P, Coroutine[Any, Any, T]],
-        ) -> Callable[P, Coroutine[Any, Any, T]]:
-            if not inspect.iscoroutinefunction(function):
-                raise TypeError(f"limited() decorates async functions, not {function!r}")
-
-            @functools.wraps(function)
-            async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-                its_key = key(*args, **kwargs) if callable(key) else key
-                its_cost = cost(*args, **kwargs) if callable(cost) else cost
-                async with self.acquire(its_key, its_cost, max_wait=max_wait):
-                    return await function(*args, **kwargs)
-
-            return wrapper
-
-        return decorate
+        return limited(acquire, key, cost)
 
     def __len__(self) -> int:
         return len(self._store)
@@ -365,6 +348,29 @@ class Limiter:
                     self._lane = lane
                 elif ramps is None or (ramps.is_warm and ramps.timing.idle_after >= store.longest):
                     self._bent_lane = lane
+
+
+_bent_classes: WeakKeyDictionary[type[Limiter], type[Limiter]] = WeakKeyDictionary()
+
+
+def _bent(limiter: type[Limiter]) -> type[Limiter]:
+    """The class of those that warm up or have a load controller: their permits are bent ones.
+
+    Looking up which kind to make would cost each call of all other limiters 4 %, so this has the
+    same code of `acquire` with another global.
+    """
+    if limiter.acquire is not Limiter.acquire:
+        raise TypeError(
+            f"{limiter.__name__} overrides acquire, so it takes neither warm_up nor load; "
+            "keep a Limiter inside instead"
+        )
+    if limiter not in _bent_classes:
+        others = {**globals(), "new_permit": new_bent_permit}
+        plain = Limiter.acquire
+        acquire = FunctionType(plain.__code__, others, plain.__name__, plain.__defaults__)
+        made = type(limiter.__name__, (limiter,), {"__slots__": (), "acquire": acquire})
+        _bent_classes[limiter] = made
+    return _bent_classes[limiter]
 
 
 def _check_load(load: LoadController | None, clock: Clock) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import aiolimiter
 
-from aiolimit import Limiter
+from aiolimit import Limiter, LoadController, WarmUp
 from benchmarks.fresh import alternate
 from benchmarks.nothing import Nothing, Reference
 from benchmarks.peers import KEYS, LIMIT, all_peers, turning_limits
@@ -35,6 +35,7 @@ _AGAINST: Final = {
     "pyrate-limiter, bare bucket": "pyrate-limiter, bare bucket",
     "asynciolimiter": "asynciolimiter in a dict by key",
     "monotonic": "`time.monotonic()`",
+    "aiolimit": "without",
 }
 # The most that aiolimit may take, as a part of what the other takes, and how that is written.
 _TARGETS: Final = {
@@ -44,6 +45,7 @@ _TARGETS: Final = {
     "throttled-py": (1 / 8, "<= 1/8"),
     "pyrate-limiter": (1 / 15, "<= 1/15"),
     "monotonic": (6.0, "<= 6 x"),
+    "aiolimit": (1.25, "<= 1.25 x"),
 }
 _PROCESSES: Final = 5
 _RARE_KEYS: Final = tuple(f"user:{number}" for number in range(5000))
@@ -60,9 +62,13 @@ def measure() -> list[Row]:
     found = {name: median(values) for name, values in runs.items()}
     empty = found.pop("empty")
     found = {name: value - empty for name, value in found.items()}
-    others = [name for name in _AGAINST if name in found and name != "monotonic"]
+    others = [name for name in _AGAINST if name in found and name not in ("monotonic", "aiolimit")]
     return [
         *(_judged(_ENTERED, name, found["aiolimit"], found[name]) for name in others),
+        _judged(
+            "the same, warmed up and with a load controller",
+            *("aiolimit", found["warm and loaded"], found["aiolimit"]),
+        ),
         *asyncio.run(_turning()),
         *asyncio.run(_rare(empty)),
         _judged("`try_acquire(key)`", "monotonic", found["try_acquire"], found["monotonic"]),
@@ -71,11 +77,20 @@ def measure() -> list[Row]:
 
 async def _measure() -> dict[str, float]:
     """Seconds per call, in this process."""
+    controller = LoadController()
     limiter = Limiter(f"{LIMIT}/s")
-    subjects = [_empty(), _barest(), _reference(), _ours(limiter), *_plain(limiter), *all_peers()]
-    found = await interleave(subjects)
-    if any(limiter.statistics().rejected.values()):
-        raise RuntimeError(f"calls were refused, the figures mean nothing: {limiter.statistics()}")
+    bent = Limiter(f"{LIMIT}/s", warm_up=WarmUp(over=0.01), load=controller)
+    subjects = [
+        *(_empty(), _barest(), _reference(), _ours(limiter), *_plain(limiter), *all_peers()),
+        replace(_ours(bent), name="warm and loaded"),
+    ]
+    async with controller:
+        found = await interleave(subjects)
+    for one in (limiter, bent):
+        if any(one.statistics().rejected.values()):
+            raise RuntimeError(f"calls were refused, the figures mean nothing: {one.statistics()}")
+    if bent.explain().warmth != 1:
+        raise RuntimeError(f"it is not warm, the figures mean nothing: {bent.explain()}")
     return found
 
 

@@ -236,6 +236,32 @@ async def test_who_may_not_wait_is_refused_at_the_cap() -> None:
             pass
 
 
+async def test_a_subclass_is_controlled_as_well() -> None:
+    class Mine(Limiter):
+        pass
+
+    clock = FakeClock()
+    controller = LoadController(clock=clock)
+    limiter = Mine("1000/s", load=controller, clock=clock)
+    async with controller:
+        force(controller, cap=1)
+        for _ in range(3):
+            async with limiter.acquire():
+                assert controller.in_flight == 1
+                with pytest.raises(Overloaded):
+                    async with limiter.acquire(max_wait=0):
+                        pass
+            assert in_flight(limiter, controller) == (0, 0)
+    assert isinstance(limiter, Mine)
+
+    class Odd(Limiter):
+        def acquire(self, *given: Any, **named: Any) -> Any:
+            return super().acquire(*given, **named)
+
+    with pytest.raises(TypeError, match="Odd overrides acquire, so it takes neither"):
+        Odd("1000/s", load=controller, clock=clock)
+
+
 async def test_a_refusal_takes_no_quota() -> None:
     async with forced(cap=0) as (limiter, _, _clock):
         limiter.update("5/s")

@@ -8,16 +8,22 @@ from aiolimit import (
     CostTooHigh,
     Explanation,
     Limiter,
+    LoadController,
+    LoadState,
+    Overloaded,
     Permit,
     Quota,
     Rate,
     RateLimited,
     Statistics,
+    WarmUp,
 )
 from aiolimit.errors import Reason
 from aiolimit.testing import FakeClock
 
 limiter = Limiter("100/s", Rate(5, per=2.5), name="x", burst=2, clock=FakeClock())
+controller = LoadController(cpu=0.9, sensors={"queue": lambda: 0.5}, without={"gc"}, dry_run=True)
+bent = Limiter("100/s", warm_up=WarmUp(0.5, over=30), load=controller)
 
 
 async def use() -> None:
@@ -33,10 +39,24 @@ async def use() -> None:
     assert_type(permit.waited, float)
     try:
         await limiter.acquire()
+    except Overloaded as error:
+        assert_type(error.retry_after, float)
+        assert_type(error.binding, str)
     except CostTooHigh as error:
         assert_type(error.retry_after, float | None)
     except RateLimited as error:
         assert_type(error.rate, Rate)
+
+
+async def under_control() -> None:
+    async with controller as entered:
+        assert_type(entered, LoadController)
+        assert_type(controller.state, LoadState)
+        assert_type(controller.state.rate, float)
+        assert_type(bent.explain().warmth, float | None)
+        assert_type(bent.load, LoadController | None)
+    Limiter("100/s", warm_up=10)  # type: ignore[arg-type]
+    WarmUp(reset="soft")  # type: ignore[arg-type]
 
 
 @limiter.limited(key=lambda user, *, page: user, cost=2)
