@@ -15,20 +15,24 @@ import httpx2
 import pytest
 
 from aiolimit import cli
-from tests.serving import ROOT, run
+from aiolimit.cli.load_screen import summary, wrong
+from aiolimit.cli.open_loop import Client
+from aiolimit.cli.tally import Second, Status, phases
+from tests.serving import ROOT, run, running
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes of a demo that kept its files in that folder, and that are still there."""
+    """Processes of a demo that was to keep its files in that folder, and that are still there."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            command = (process / "cmdline").read_bytes().decode().split("\0")
+            environment = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+            command = (process / "cmdline").read_bytes().decode()
         except OSError:
             continue
-        if any(str(folder) in word for word in command):
-            found.append(" ".join(command))
-    return found
+        if f"TMPDIR={folder}" in environment:
+            found.append(command.replace("\0", " "))
+    return found + [path.name for path in folder.glob("aiolimit-demo-*")]
 
 
 async def test_the_demo_in_plain_lines(tmp_path: Path) -> None:
@@ -50,6 +54,35 @@ async def test_the_demo_in_plain_lines(tmp_path: Path) -> None:
     assert re.search(r"erin \d+ admitted, \d+ refused, \d+ waiting", output)
     assert "WRONG" not in output
     assert not left_behind(tmp_path)
+    told, second = output.split("The busy service, with a load controller, listens on http://")
+    assert "carol" in told
+    assert "carol" not in second
+    assert re.search(r"\n   1 s  \d+ offered, \d+ in time, \d+ refused, \d+ late, p99 ", second)
+    assert re.search(r"\d+ of \d+ in flight, [0-9.]+ ms CPU a request, can do \d+/s\n", second)
+    assert re.search(r"busy: 300/s configured; \d+ % warm, so .* This process can do about", second)
+    counts = re.search(
+        r"(\d+) requests came in 4 s: (\d+) were answered in time \(within 0.5 s\), (\d+) late, "
+        r"(\d+) refused with 503",
+        second,
+    )
+    assert counts
+    came, in_time, late, turned_away = map(int, counts.groups())
+    assert came == in_time + late + turned_away
+    assert re.search(r"slow: \d+/s came, [0-9.]+ times what there was CPU for \(20 ms each", second)
+    assert re.search(r"; \d+ were refused, the slowest refusal took \d+ ms\.\n", second)
+    assert "Nobody told the limiter what a request costs." in second
+
+
+async def test_one_act_only(tmp_path: Path) -> None:
+    demo = ("-m", "aiolimit", "demo", "--seconds", "2", "--act")
+    status, output = await run(*demo, "quotas", TMPDIR=str(tmp_path))
+    assert status == 0, output
+    assert "requests were answered" in output
+    assert "busy" not in output
+    status, output = await run(*demo, "load", TMPDIR=str(tmp_path))
+    assert status == 0, output
+    assert "gateway" not in output
+    assert "requests came in 4 s" in output
 
 
 def in_a_terminal(
@@ -100,13 +133,19 @@ def test_the_demo_in_a_terminal(tmp_path: Path) -> None:
     assert "\x1b[" in output, "drawn anew in place"
     assert set(output) & set("▁▂▃▄▅▆▇█"), "a sparkline"
     assert "requests were answered" in output
+    for column in ("phase", "offered", "in time", "late", "p99 ms", "in flight", "cost ms"):
+        assert column in output
+    assert "can do about" in output, "the sentence of explain()"
+    assert "requests came in" in output
     assert not left_behind(tmp_path)
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("seconds", [0.3, 3.0])
-def test_an_interrupted_demo_ends_cleanly(end: int, seconds: float, tmp_path: Path) -> None:
-    status, output = in_a_terminal(tmp_path, seconds, "--seconds", "30", end=end)
+@pytest.mark.parametrize(("seconds", "act"), [(0.3, "both"), (3.0, "both"), (3.0, "load")])
+def test_an_interrupted_demo_ends_cleanly(
+    end: int, seconds: float, act: str, tmp_path: Path
+) -> None:
+    status, output = in_a_terminal(tmp_path, seconds, "--act", act, "--seconds", "30", end=end)
     assert "Traceback" not in output
     assert status in ((0,) if seconds > 1 else (0, 1, 130, -end)), output
     if seconds > 1:
@@ -147,6 +186,8 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         (["demo", "--seconds", "1"], "a number of seconds from 2 to 3600, not '1'"),
         (["demo", "--seconds", "soon"], "not 'soon'"),
+        (["demo", "--act", "third"], "invalid choice: 'third'"),
+        (["demo", "--act", "load", "--serve"], "--serve is for the gateway"),
         (["damo"], "invalid choice: 'damo'"),
         ([], "required: command"),
     ):
@@ -165,3 +206,116 @@ def test_what_is_not_installed_is_named(
         "aiolimit demo needs no_such_package: install aiolimit-core with its extra 'cli', "
         "in a clone with: pip install -e '.[cli]'\n"
     )
+
+
+def seconds_of(share: float, *counts: tuple[int, int]) -> list[Second]:
+    """The shortest second act, by what was in time and what was refused in each second."""
+    parts = phases(10)
+    by_second = [Second(phase) for phase in parts for _ in range(phase.seconds)]
+    for at, (second, (in_time, refused)) in enumerate(zip(by_second, counts, strict=True)):
+        second.offered = in_time + refused
+        second.latencies = [0.05] * in_time
+        second.refused = refused
+        cpu, waited = share * at, (1 - share) * at
+        second.statuses = [Status(0, 5.0, 0.01, 95.0, "busy: as said.", cpu, waited)]
+    return by_second
+
+
+@pytest.mark.parametrize(
+    ("share", "counts", "said"),
+    [
+        (1.0, [(55, 0), (55, 0), (48, 77), (47, 78), (48, 77), (55, 0), (50, 5)], []),
+        # A noisy machine is not the demo's fault: half of the core, and refusals all the time.
+        (0.5, [(45, 10), (45, 10), (24, 99), (20, 105), (9, 116), (40, 15), (30, 25)], []),
+        (
+            1.0,
+            [(55, 0), (55, 0), (0, 125), (9, 116), (3, 122), (55, 0), (55, 0)],
+            ["of 'slow' only 12 were answered in time"],
+        ),
+        (
+            1.0,
+            [(55, 0), (55, 0), (48, 0), (47, 0), (48, 0), (55, 0), (55, 0)],
+            ["of 'slow' nothing was refused"],
+        ),
+        (
+            1.0,
+            [(55, 0), (55, 0), (48, 77), (47, 78), (48, 77), (0, 55), (30, 25)],
+            ["of 'after' 25 of 55 were refused, though there was CPU for them"],
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_load_controller(
+    share: float, counts: list[tuple[int, int]], said: list[str]
+) -> None:
+    found = wrong(seconds_of(share, *counts))
+    assert [text.strip() for text in found] == [f"WRONG: {text}." for text in said]
+
+
+def test_what_else_came_back_is_wrong() -> None:
+    by_second = seconds_of(1.0, *[(55, 0)] * 2, *[(48, 77)] * 3, *[(55, 0)] * 2)
+    by_second[3].record(3.2, 0.1, 500)
+    by_second[6].record(6.5, 10.0, "TimeoutError")
+    assert [text.strip() for text in wrong(by_second)] == [
+        "WRONG: 1 requests of 'slow' ended with status 500.",
+        "WRONG: 1 requests of 'after' ended with TimeoutError.",
+    ]
+    by_second[-1].statuses.append(Status(2, 5.0, 0.01, 95.0, "busy: as said.", 7.0, 0.0))
+    assert wrong(by_second)[2:] == [
+        "  WRONG: all were answered, and still 2 are said to be in flight."
+    ]
+    assert "was sent 1.5 s after the overload" in " ".join(summary(by_second))
+
+
+async def test_only_its_operator_makes_the_service_slower() -> None:
+    async with (
+        running("examples/busy.py", "--port", "0", BUSY_OPERATOR_KEY="secret") as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        assert (await client.get("/")).json() == {"milliseconds": 10.0}
+        operator = {"authorization": "Bearer secret"}
+        for headers in ({}, {"authorization": "Bearer None"}, {"authorization": "secret"}):
+            assert (await client.get("/-/status", headers=headers)).status_code == 403
+            work = await client.post("/-/work?milliseconds=20", headers=headers)
+            assert work.status_code == 403
+        for nonsense in ("", "?milliseconds=much", "?milliseconds=-1", "?milliseconds=nan"):
+            work = await client.post(f"/-/work{nonsense}", headers=operator)
+            assert work.status_code == 400
+        await client.post("/-/work?milliseconds=2.5", headers=operator)
+        assert (await client.get("/")).json() == {"milliseconds": 2.5}
+        status = (await client.get("/-/status", headers=operator)).json()
+        assert status["in_flight"] == 0
+        assert "busy: 300/s configured; " in status["explain"]
+
+
+async def test_the_client_of_the_open_loop() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while (head := await reader.read(4096)).startswith(b"GET /"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")
+            await asyncio.sleep(0.02)
+            if b"/part" in head:
+                break
+            writer.write(b"llo")
+            if b"/last" in head:
+                break
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Client(address) as client:
+        assert await client.request("GET", "/") == (200, b"hello"), "in two pieces"
+        assert await client.request("GET", "/last") == (200, b"hello")
+        await asyncio.sleep(0.05)
+        assert await client.request("GET", "/") == (200, b"hello")
+        assert connections == 2, "kept, and made anew after its end"
+        with pytest.raises(ConnectionResetError):
+            await client.request("GET", "/part")
+        task = asyncio.create_task(client.request("GET", "/"))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        assert await client.request("GET", "/") == (200, b"hello"), "not the rest of another's"
+    with pytest.raises(ConnectionRefusedError):
+        await Client(address).request("GET", "/")

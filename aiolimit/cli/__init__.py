@@ -21,14 +21,30 @@ def main(arguments: list[str] | None = None) -> int:
     demo = commands.add_parser(
         "demo",
         help="watch a real service refuse, queue and admit real requests",
-        description="Starts the gateway of the examples on a free port of 127.0.0.1, sends it real "
-        "HTTP traffic of five users for a while, and shows what becomes of it.",
+        description="Starts services of the examples on free ports of 127.0.0.1, sends them real "
+        "HTTP traffic, and shows what becomes of it. The first act is about quotas: five users at "
+        "a gateway. The second is about load: a service gets slower while more is asked of it.",
     )
-    demo.add_argument("--seconds", type=_seconds, default=20.0, help="how long (default: 20)")
     demo.add_argument(
-        "--serve", action="store_true", help="keep the gateway running and say how to try it"
+        "--seconds",
+        type=_seconds,
+        default=20.0,
+        help="how long the first act is; the second takes about six tenths of it (default: 20)",
+    )
+    demo.add_argument(
+        "--act",
+        choices=("quotas", "load", "both"),
+        default="both",
+        help="which act to play (default: both)",
+    )
+    demo.add_argument(
+        "--serve",
+        action="store_true",
+        help="send nothing, keep the gateway of the first act running and say how to try it",
     )
     options = parser.parse_args(arguments)
+    if options.serve and options.act == "load":
+        demo.error("--serve is for the gateway, which has no part in the act 'load'")
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         print(
@@ -39,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     from aiolimit.cli.demo import demo as run
 
-    return run(options.seconds, serve=options.serve)
+    return run(options.seconds, act=options.act, serve=options.serve)
 
 
 def _seconds(text: str) -> float:
