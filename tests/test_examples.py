@@ -143,6 +143,41 @@ async def test_the_fastapi_service() -> None:
         assert (await client.get("/health")).status_code == 200
 
 
+async def test_the_service_under_overload() -> None:
+    async with (
+        running("examples/overload.py", "--port", "0") as address,
+        httpx2.AsyncClient(base_url=address, timeout=60) as client,
+    ):
+        explained = (await client.get("/-/explain")).text
+        assert "service: 10000/s configured. What this process can do is not known yet" in explained
+
+        answers: list[httpx2.Response] = []
+        async with asyncio.timeout(90):
+            while "This process can do about" not in explained or len(answers) < 500:
+                answers += await asyncio.gather(*(client.get("/") for _ in range(100)))
+                explained = (await client.get("/-/explain")).text
+        assert {answer.status_code for answer in answers} == {200, 503}
+        for answer in answers:
+            if answer.status_code == 200:
+                assert answer.text == "done\n"
+                continue
+            after = int(answer.headers["retry-after"])
+            assert after >= 1
+            assert answer.json() == {"error": "overloaded", "retry_after": after}
+        assert re.search(
+            r"do about \d+/s \([\d.]+ ms CPU a request, .*\); \d+ of \d+ in flight", explained
+        )
+
+        port = address.rpartition(":")[2]
+        status, output = await run(
+            "examples/overload.py", "--port", port, "--load", "2", "--seconds", "2"
+        )
+        assert status == 0, output
+        rows = re.findall(r"(\d+) in time, +(\d+) late, +(\d+) refused, +(\d+) no answer", output)
+        assert [sum(map(int, row)) for row in rows] == [200, 200]
+        assert sum(int(refused) for _, _, refused, _ in rows) > 0
+
+
 async def test_the_client() -> None:
     async with running("examples/backend.py", "--port", "0") as address:
         begun = asyncio.get_running_loop().time()
@@ -164,7 +199,8 @@ async def test_the_client_without_a_server() -> None:
 
 
 def test_examples_are_a_page_long() -> None:
-    for name in ("fastapi_app", "client", "backend"):
+    most = {"fastapi_app": 60, "client": 60, "backend": 60, "overload": 80}
+    for name, length in most.items():
         lines = Path("examples", f"{name}.py").read_text().splitlines()
-        assert len(lines) <= 60, name
+        assert len(lines) <= length, name
     assert sys.version_info >= (3, 11)

@@ -120,6 +120,22 @@ def test_blocking_counts_like_work() -> None:
     assert state.cost == pytest.approx(0.022)
 
 
+def test_completions_that_come_all_at_once_do_not_make_requests_cheap() -> None:
+    state = steps(LoadState(), 20, cpu=0.1, admitted=20, completed=20)
+    for _ in range(20):  # an uncontrolled overload: iterations of seconds
+        state = steps(state, 9, cpu=0.25, admitted=50, completed=0)
+        state = steps(state, 1, cpu=0.25, admitted=50, completed=500)
+    assert state.cost == pytest.approx(0.005, rel=0.25)
+
+
+def test_pressure_ends_the_stretch() -> None:
+    mixed = {"cpu": 0.05, "admitted": 10, "completed": 10, "shortest": 0.001, "capped": 5}
+    state = steps(LoadState(), 100, **mixed, refused=5)
+    assert state.stretch == 64
+    state = steps(state, 100, **mixed, refused=5, pressures={"pool": 1.1})
+    assert state.stretch == 1
+
+
 def test_an_idle_minute_teaches_nothing() -> None:
     state = steps(LoadState(), 40, cpu=0.2, admitted=40, completed=40, shortest=0.02)
     idle = steps(state, 240, cpu=0.0001)

@@ -134,7 +134,7 @@ def test_a_group_with_a_limit(tmp_path: Path) -> None:
         proc__self__cgroup="0::/app\n",
         **{
             "sys__fs__cgroup__app__cpu.max": "50000 100000\n",
-            "sys__fs__cgroup__app__cpu.stat": "usage_usec 9000000\n",
+            "sys__fs__cgroup__app__cpu.stat": "usage_usec 9000000000000\n",
             "sys__fs__cgroup__app__memory.max": "1000\n",
             "sys__fs__cgroup__app__memory.current": "950\n",
             "sys__fs__cgroup__app__memory.stat": "inactive_file 50\n",
@@ -144,7 +144,7 @@ def test_a_group_with_a_limit(tmp_path: Path) -> None:
     found = Sensors(root).read(0.0)
     cores, others = found["group"]
     assert cores == 0.5
-    assert 0 < others < 9
+    assert 8e6 < others < 9e6
     assert found["memory"] == 0.9
     assert found["stall"] == 0.25
 

@@ -253,7 +253,7 @@ class LoadController:
             calls = (sample.admitted + sample.refused) / sample.seconds
             self._over = min(30.0, max(1.0, calls / state.rate))
             stays = _RETIRED * (state.shortest + state.queue) if state.shortest < inf else 0.0
-            idle = state.busy < _IDLE
+            idle = state.busy < _IDLE and state.factor == 1
             gate.turn(now, now - max(_RETIRED_AT_LEAST, stays) if idle else -inf)
         self._last, self._last_at = readings, now
         self._counted = self._count()

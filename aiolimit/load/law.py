@@ -26,9 +26,11 @@ from typing import Final
 __all__ = ["Change", "LoadState", "Sample", "Targets", "advance", "factor"]
 
 _FORGET: Final = 4.0  # seconds of work
+_ALIKE: Final = 0.5
+_AT_MOST: Final = 16  # steps
 _PRIOR: Final = 50e-6  # seconds: what a refusal costs, until more is known
 _MOST_REFUSAL: Final = 500e-6
-_PRIOR_WEIGHT: Final = 100.0**2  # as one step with a hundred refusals
+_PRIOR_WEIGHT: Final = 300.0**2  # as one step with so many refusals
 _FLOOR: Final = 0.05  # of a core: the least that is done, whatever is measured
 _LEAST_CAP: Final = 4
 _FIRST_RATE: Final = 100.0
@@ -42,6 +44,7 @@ _REFUSING_FOR: Final = 1.0  # and for so long after
 _SHORTER: Final = 0.5  # of the queue
 _IDLE: Final = 0.92  # of the thread's share: below it a full cap is too low
 _STRETCH: Final = 1.25
+_FIRST_STRETCH: Final = 2.0  # while the cost is not known
 _MOST_STRETCH: Final = 64.0
 _SHARE_OVER: Final = 1.0  # seconds of running and waiting over which the share is averaged
 _HOLD: Final = 5.0
@@ -116,6 +119,17 @@ class _Fit:
 
 
 @dataclass(frozen=True, slots=True)
+class _Seen:
+    """Steps that are not in the sums yet."""
+
+    steps: int = 0
+    work: float = 0.0
+    admitted: float = 0
+    completed: float = 0
+    refused: float = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LoadState:
     """What the controller holds to be true, and what follows.
 
@@ -152,6 +166,7 @@ class LoadState:
     pressures: Mapping[str, float] = field(default_factory=dict)
     blind: float = 0.0
     change: Change | None = None
+    _seen: _Seen = field(default=_Seen(), repr=False)
     _fit: _Fit = field(default=_Fit(), repr=False)
     _buckets: tuple[float, float] = field(default=(inf, inf), repr=False)
     _bucket_since: float = field(default=-inf, repr=False)
@@ -239,20 +254,33 @@ def _blind(state: LoadState, sample: Sample) -> LoadState:
 
 
 def _cost(state: LoadState, sample: Sample, work: float) -> LoadState:
-    requests = (sample.admitted + sample.completed) / 2
     if not (isfinite(work) and work >= 0):
         return state
-    old = state._fit
-    kept = exp(-work / _FORGET)
-    fit = _Fit(
-        rr=old.rr * kept + requests * requests,
-        rf=old.rf * kept + requests * sample.refused,
-        ff=old.ff * kept + sample.refused * sample.refused,
-        rt=old.rt * kept + requests * work,
-        ft=old.ft * kept + sample.refused * work,
-        requests=old.requests * kept + requests,
-        work=old.work * kept + (work if requests else 0.0),
+    # Where many have begun and few have ended, or the other way round, the work of a step belongs
+    # to requests of another one. So steps are put together until both are alike.
+    seen = _Seen(
+        steps=state._seen.steps + 1,
+        work=state._seen.work + work,
+        admitted=state._seen.admitted + sample.admitted,
+        completed=state._seen.completed + sample.completed,
+        refused=state._seen.refused + sample.refused,
     )
+    fewer, more = sorted((seen.admitted, seen.completed))
+    if fewer < _ALIKE * more and seen.steps < _AT_MOST:
+        return replace(state, _seen=seen)
+    requests, weight = (fewer + more) / 2, 1 / seen.steps
+    old = state._fit
+    kept = exp(-seen.work / _FORGET)
+    fit = _Fit(
+        rr=old.rr * kept + weight * requests * requests,
+        rf=old.rf * kept + weight * requests * seen.refused,
+        ff=old.ff * kept + weight * seen.refused * seen.refused,
+        rt=old.rt * kept + weight * requests * seen.work,
+        ft=old.ft * kept + weight * seen.refused * seen.work,
+        requests=old.requests * kept + requests,
+        work=old.work * kept + (seen.work if requests else 0.0),
+    )
+    state = replace(state, _seen=_Seen())
     state = replace(state, _fit=fit)
     if fit.requests < _ENOUGH_REQUESTS and (fit.work < _ENOUGH_WORK or not fit.requests):
         return state
@@ -273,8 +301,11 @@ def _cost(state: LoadState, sample: Sample, work: float) -> LoadState:
 
 def _stretch(state: LoadState, sample: Sample) -> LoadState:
     stretch = state.stretch
-    if sample.capped and state.busy < _IDLE:
-        stretch = min(_MOST_STRETCH, stretch * _STRETCH)
+    if state.factor < 1:
+        stretch = max(1.0, stretch / _STRETCH)  # the CPU is not what there is too little of
+    elif sample.capped and state.busy < _IDLE:
+        more = _STRETCH if state.cost is not None else _FIRST_STRETCH
+        stretch = min(_MOST_STRETCH, stretch * more)
     elif state.busy > _IDLE:
         stretch = max(1.0, stretch / _STRETCH)
     return replace(state, stretch=stretch)
