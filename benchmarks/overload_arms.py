@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from aiolimit import Limiter, Rate
 
-__all__ = ["ARMS", "REFUSE_ALL", "Application", "Protection", "missing", "protect", "say"]
+__all__ = ["ARMS", "REFUSE_ALL", "STATE", "Application", "Protection", "missing", "protect", "say"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
+STATE: Final = "/-/state"  # outside the protection: what the server knows of itself
 REFUSE_ALL: Final = "refuse all"  # no arm: it measures what a refusal costs
 _NEVER_REACHED: Final = "1000000/s"  # the configured limit where load alone is to decide
 _BURST: Final = 0.05  # seconds of the fixed rate that may come at once
@@ -133,11 +134,14 @@ def _waiting(app: Application, _capacity: float, _latency: float) -> Protection:
 
 def _in_flight(app: Application, max_wait: float) -> Protection:
     """aiolimit as its documentation says: the middleware holds a permit for each request."""
+    _, limiter, facts = _controlled()
+    return Protection(_holding(app, limiter, max_wait), facts=facts)
+
+
+def _holding(app: Application, limiter: Limiter, max_wait: float) -> Application:
     from aiolimit.http.asgi import RateLimitMiddleware
 
-    _, limiter, facts = _controlled()
-    protected = RateLimitMiddleware(app, limiter=limiter, key=lambda _scope: "", max_wait=max_wait)
-    return Protection(protected, facts=facts)
+    return RateLimitMiddleware(app, limiter=limiter, key=lambda _scope: "", max_wait=max_wait)
 
 
 def _acquire_only(app: Application, _capacity: float, _latency: float) -> Protection:
@@ -161,8 +165,16 @@ def _acquire_only(app: Application, _capacity: float, _latency: float) -> Protec
 
 
 def _before_parsing(app: Application, _capacity: float, _latency: float) -> Protection:
-    """aiolimit inside uvicorn's protocol. The place is kept; see `missing`."""
-    raise NotImplementedError("aiolimit.http.uvicorn")
+    """The middleware, and before it the same controller inside uvicorn's protocol."""
+    from aiolimit.http.uvicorn import overload_protocol
+
+    controller, limiter, facts = _controlled()
+    protocol = overload_protocol(controller, exempt={STATE})
+
+    def all_facts() -> dict[str, Any]:
+        return {**facts(), "refused": controller.gate.refused, "early": controller.gate.early}
+
+    return Protection(_holding(app, limiter, max_wait=0), protocol, all_facts)
 
 
 def _controlled() -> tuple[Any, Limiter, Callable[[], dict[str, Any]]]:
@@ -204,9 +216,6 @@ def missing(arm: str) -> str:
         return ""
     if not hasattr(_aiolimit_module(), "LoadController"):
         return "aiolimit.LoadController"
-    if arm == "aiolimit, before parsing":
-        # When the room exists, `_before_parsing` is to be written, and this to be left out.
-        return "aiolimit.http.uvicorn, or the arm for it in this benchmark"
     return ""
 
 

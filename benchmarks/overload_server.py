@@ -22,11 +22,10 @@ from typing import Any, Final
 import uvicorn
 
 from benchmarks.open_loop import allow_many_files
-from benchmarks.overload_arms import Message, Receive, Send, protect, say
+from benchmarks.overload_arms import STATE, Message, Receive, Send, protect, say
 
 __all__ = ["STATE", "VARIANTS", "Variant"]
 
-STATE: Final = "/-/state"
 _BACKLOG: Final = 4096  # no connection waits in it once the load begins; the client looks
 _KEEP_ALIVE: Final = 600  # seconds; a connection lasts as long as its run
 _BODY: Final = b'{"id": 42}'
@@ -130,7 +129,8 @@ def main() -> None:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(_BACKLOG)
-    speaks = config.http_protocol_class.__module__.rpartition(".")[2].removesuffix("_impl")
+    modules = [one.__module__.rpartition(".")[2] for one in config.http_protocol_class.__mro__]
+    speaks = next(name.removesuffix("_impl") for name in modules if name.endswith("_impl"))
     print(json.dumps({"port": listener.getsockname()[1], "http": speaks}), flush=True)
     server.run(sockets=[listener])
 

@@ -23,10 +23,10 @@ FLOORS = [
     {"load.controller", "queue", "sweeper"},
     {"queues"},
     {"permit"},
-    {"admission"},
+    {"admission", "limited"},
     {"limiter"},
     {"testing", "http.fields", "http.address"},
-    {"http.lifespan"},
+    {"http.lifespan", "http.uvicorn"},
     {"http.asgi"},
 ]
 PURE = {

@@ -36,6 +36,7 @@ _log = logging.getLogger("aiolimit.load")
 _SHORTEST_STEP: Final = 0.125
 _STEPS: Final = 0.25  # seconds between the shortest step and the longest
 _FIRST_STEPS: Final = 0.03  # seconds between steps at calls, until the cost is known
+_LARGE_BLOCK: Final = 1 << 20
 _GOLDEN: Final = 0.6180339887498949  # its multiples fill 0..1 evenly, and never repeat
 _LEFT: Final = 0.25  # of the cores, the least that others are taken to leave
 _RETIRED: Final = 4.0  # times the usual: who stays longer in an idle process is not counted
@@ -135,6 +136,11 @@ class LoadController:
         return self.gate.would_refuse
 
     @property
+    def refused_early(self) -> int:
+        """Requests that were refused before they were parsed (`aiolimit.http.uvicorn`)."""
+        return self.gate.early
+
+    @property
     def is_running(self) -> bool:
         """Whether it was entered, and its event loop runs."""
         return self._loop is not None and self._loop.is_running()
@@ -180,6 +186,9 @@ class LoadController:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        # asyncio reads into a new block of 256 KiB each time, which glibc maps and unmaps until a
+        # larger one has been freed. One refusal costs 15 to 20 us less from then on.
+        bytes(_LARGE_BLOCK)
         self._state = LoadState(at=self.time(), queue=self._targets.queue)
         self._last = None
         self._sensors.start()
