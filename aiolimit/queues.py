@@ -197,6 +197,10 @@ class Queues:
             if late is queue.first() and queue.due <= late.deadline + GRACE:
                 break
             self._fail(late)
+        if self._gate is not None and queue.held is not None:
+            # Whoever was first may be gone, and the gate knows nobody but the first.
+            if (first := queue.first()) is not None:
+                self._gate.hold(first, partial(self.serve, home))
         if queue:
             queue.wake(self._clock, now, self.serve)
         else:

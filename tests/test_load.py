@@ -398,6 +398,41 @@ async def test_waiters_are_woken_in_order_by_a_release() -> None:
         assert in_flight(limiter, controller) == (0, 0)
 
 
+async def test_while_they_wait_the_loop_sleeps() -> None:
+    controller = LoadController()
+    limiter = Limiter("1000000/s", load=controller)
+
+    async def enter() -> None:
+        async with limiter.acquire():
+            pass
+
+    async with controller:
+        force(controller, cap=1)
+        async with limiter.acquire():
+            tasks = [asyncio.create_task(enter()) for _ in range(10)]
+            await asyncio.sleep(0)
+            begun = time.thread_time()
+            await asyncio.sleep(0.3)
+            assert time.thread_time() - begun < 0.1
+        await asyncio.gather(*tasks)
+
+
+async def test_they_do_not_wait_long_while_the_cpu_is_idle() -> None:
+    controller = LoadController()
+    limiter = Limiter("1000000/s", load=controller)
+
+    async def call(seconds: float) -> None:
+        async with limiter.acquire():
+            await asyncio.sleep(seconds)
+
+    async with controller:
+        for _ in range(40):  # quick ones, so that the shortest time is next to nothing
+            await call(0.001)
+        slow = [asyncio.create_task(call(0.6)) for _ in range(800)]
+        await asyncio.wait_for(asyncio.gather(*slow), 15)  # at 16 at a time it were 30 s
+        assert in_flight(limiter, controller) == (0, 0)
+
+
 async def test_newcomers_do_not_overtake() -> None:
     async with forced(cap=1) as (limiter, _, clock):
         callers = Callers(limiter, clock)
@@ -429,6 +464,19 @@ async def test_a_wait_that_is_too_long_ends_in_overloaded() -> None:
             assert isinstance(callers.tasks[0].exception(), Overloaded)
         assert in_flight(limiter, controller) == (0, 0)
         assert limiter.statistics().waiting == 0
+
+
+async def test_who_comes_after_one_whose_time_is_over_is_not_forgotten() -> None:
+    async with forced(cap=1) as (limiter, controller, clock):
+        callers = Callers(limiter, clock)
+        async with limiter.acquire("held"):
+            callers.call("hasty", "a", max_wait=0.5)
+            callers.call("patient", "a")
+            await clock.advance(1)
+            assert isinstance(callers.tasks[0].exception(), Overloaded)
+        await callers.end()
+        assert callers.who() == ["patient"]
+        assert in_flight(limiter, controller) == (0, 0)
 
 
 async def test_who_cannot_make_it_fails_at_once() -> None:

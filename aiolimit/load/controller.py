@@ -313,7 +313,7 @@ class LoadController:
             admitted=grew[0],
             completed=grew[1],
             refused=grew[2],
-            capped=gate.capped,
+            capped=gate.capped + gate.waiting(),
             shortest=gate.shortest,
             oldest=gate.oldest(now),
             pressures={name: value for name, value in pressures.items() if value is not None},

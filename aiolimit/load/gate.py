@@ -247,7 +247,8 @@ class Gate:
         now = self._time()
         while (first := self._first()) is not None:
             order, waiter, serve = first
-            if self.obstacle(now, holds=waiter.holds, behind=order) is not None:
+            # Looked at without a new marker: each would wake them again, in every iteration.
+            if self._obstacle(now, waiter.holds, order) is not None:
                 if not waiter.holds:
                     self._wake_in_time(now)
                 return

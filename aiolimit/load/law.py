@@ -74,7 +74,7 @@ class Sample:
     blocked: time in which an iteration of the loop neither ran nor waited for a core, seconds.
     waited: time in which the thread was ready to run and waited for a core, seconds.
     quota: what others leave of the cores that the process may use; infinite if unknown.
-    admitted, completed, refused: calls; `capped` of the refused because of the cap.
+    admitted, completed, refused: calls; capped: refused because of the cap, or waiting for it.
     shortest: the shortest that one of the completed was held, seconds; infinite without one.
     oldest: how long the oldest that is in flight has been held, seconds.
     pressures: by name, 1.0 at its target.
