@@ -421,15 +421,17 @@ async def test_they_do_not_wait_long_while_the_cpu_is_idle() -> None:
     controller = LoadController()
     limiter = Limiter("1000000/s", load=controller)
 
-    async def call(seconds: float) -> None:
+    async def call(cpu: float, io: float) -> None:
         async with limiter.acquire():
-            await asyncio.sleep(seconds)
+            burn(cpu)
+            await asyncio.sleep(io)
 
     async with controller:
-        for _ in range(40):  # quick ones, so that the shortest time is next to nothing
-            await call(0.001)
-        slow = [asyncio.create_task(call(0.6)) for _ in range(800)]
-        await asyncio.wait_for(asyncio.gather(*slow), 15)  # at 16 at a time it were 30 s
+        for _ in range(40):  # quick ones, so that the shortest time is that of their 5 ms
+            await call(0.005, 0)
+        assert controller.state.cap < 40
+        slow = [asyncio.create_task(call(0, 0.4)) for _ in range(800)]
+        await asyncio.wait_for(asyncio.gather(*slow), 6)  # at 30 at a time it were 11 s
         assert in_flight(limiter, controller) == (0, 0)
 
 
