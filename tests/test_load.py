@@ -435,6 +435,17 @@ async def test_they_do_not_wait_long_while_the_cpu_is_idle() -> None:
         assert in_flight(limiter, controller) == (0, 0)
 
 
+async def test_who_waits_for_the_cap_is_told_to_the_law() -> None:
+    async with forced(cap=1) as (limiter, controller, clock):
+        callers = Callers(limiter, clock)
+        async with limiter.acquire("held"):
+            for who in range(3):
+                callers.call(who, who)
+            await clock.settle()
+            assert controller._sample(1.0, {"lagged": 0.0}, {"lagged": 0.0}).capped == 3
+        await callers.end()
+
+
 async def test_newcomers_do_not_overtake() -> None:
     async with forced(cap=1) as (limiter, _, clock):
         callers = Callers(limiter, clock)
