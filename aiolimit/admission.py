@@ -85,6 +85,7 @@ class Admission:
         if self.ramps is not None:
             self._sweepers.append(Sweeper(self.ramps, clock, self.time))
             self.ramps.on_new_key = self._sweepers[1].see_to_it
+            self.ramps.waiters = self.queues.by_key
         self.queues.on_loop = self._on_loop
         store.is_held = self.queues.by_key.__contains__
         self.rejected: dict[Reason, int] = dict.fromkeys(_REASONS, 0)

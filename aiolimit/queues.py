@@ -209,7 +209,8 @@ class Queues:
     def _hold(self, gate: Gate, waiter: Waiter, now: float) -> bool:
         """Whether the load controller holds up the first of a queue; then it will serve it."""
         queue = waiter.queue
-        queue.held = gate.obstacle(now, holds=waiter.holds, behind=waiter.order)
+        if not gate.dry_run:
+            queue.held = gate.look(now, holds=waiter.holds, behind=waiter.order)
         if queue.held is None:
             return False
         queue.due = inf
@@ -296,6 +297,8 @@ class Queues:
     def _drop(self, queue: Queue) -> None:
         queue.sleep()
         if self.by_key.get(queue.key) is queue:
+            if isinstance(self._store, Ramps):
+                self._store.attempt(queue.key, self._time())  # it waited up to now
             del self.by_key[queue.key]
             self._on_change()
 

@@ -8,7 +8,7 @@ One ramp serves the whole limiter, or each key has its own (`WarmUp.per_key`). W
 paces, each key has a pacer in paced time (`Ramp.paced`), in which the pace is constant.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import islice
 from math import ceil
 
@@ -44,6 +44,8 @@ class Ramps:
         #: The ramp of the limiter; with `per_key` that of the keys past `max_keys`.
         self.ramp = Ramp(now)
         self.on_new_key: Callable[[], object] = lambda: None
+        #: Who waits, by key: while anyone does, no ramp is idle, or with `per_key` not the key's.
+        self.waiters: Mapping[Hashable, object] = {}
         self._store = store
         self._on_change = on_change
         self._has_begun = False
@@ -62,7 +64,9 @@ class Ramps:
         if not self._has_begun:
             self._has_begun = True
             self.ramp.at = now
-        warmth = self._of(key, now).ramp.attempt(now, self.timing)
+        ramp = self._of(key, now).ramp
+        ramp.waits = self._has_waiter(key)
+        warmth = ramp.attempt(now, self.timing)
         is_warm = warmth >= 1 and not self.warm_up.per_key
         if is_warm is not self.is_warm:
             self.is_warm = is_warm
@@ -73,7 +77,9 @@ class Ramps:
 
     def warmth(self, key: Hashable, now: float) -> float:
         """How warm the key is, 0 to 1, for an attempt that comes now."""
-        return self._known(key, now).ramp.warmth_at(now, self.timing)
+        ramp = self._known(key, now).ramp
+        ramp.waits = self._has_waiter(key)
+        return ramp.warmth_at(now, self.timing)
 
     def in_force(self, key: Hashable, limits: Limits, now: float) -> Limits:
         """What those limits are for the key now."""
@@ -94,10 +100,7 @@ class Ramps:
         warmth = self.attempt(key, now) if want else self.warmth(key, now)
         one = self._of(key, now) if want else self._known(key, now)
         if warmth >= 1:
-            granted, wait = self._store.take(key, want, least, limits, now, ahead=ahead)
-            if wait and want:
-                one.ramp.keep_until(now + wait, self.timing)
-            return granted, wait
+            return self._store.take(key, want, least, limits, now, ahead=ahead)
         wait = self._wait_for_pace(one, least, limits, now, ahead)
         if want and not wait:
             in_force = self.in_force(key, limits, now)
@@ -108,8 +111,6 @@ class Ramps:
         for index, limit in enumerate(limits):
             if limit is not None:
                 wait = max(wait, self._wait(key, least, limits, index, now, ahead))
-        if want:
-            one.ramp.keep_until(now + wait, self.timing)
         return 0, wait
 
     def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
@@ -192,6 +193,9 @@ class Ramps:
         if not self._keys:
             return None
         return self._youngest - now if self._youngest > now else self.longest
+
+    def _has_waiter(self, key: Hashable) -> bool:
+        return key in self.waiters if self.warm_up.per_key else bool(self.waiters)
 
     def _known(self, key: Hashable, now: float) -> _Key:
         """What there is for the key; what was never asked for has a cold ramp."""
@@ -280,8 +284,7 @@ class Ramps:
         """Seconds until forgetting the key would change no decision."""
         left = 0.0
         if one.ramp is not self.ramp:
-            since = max(one.ramp.at, one.ramp.waits_until)
-            left = since + self.timing.idle_after + self.timing.cool_down - now
+            left = one.ramp.at + self.timing.idle_after + self.timing.cool_down - now
         if one.pacer.ahead and (pace := self._pace(tuple(r.limit for r in self._store.rates))):
             paced = one.ramp.paced_at(now, self.timing)
             left = max(left, one.pacer.empty_after(paced, pace) / self.timing.start)

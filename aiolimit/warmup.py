@@ -118,28 +118,24 @@ class Ramp:
         constant rate.
     """
 
-    __slots__ = ("at", "paced", "waits_until", "warmth")
+    __slots__ = ("at", "paced", "waits", "warmth")
 
     def __init__(self, now: float) -> None:
         self.warmth = 0.0
         self.at = now  # of the latest attempt
-        self.waits_until = -inf  # somebody waits at least until then
+        self.waits = False  # whether somebody has waited ever since
         self.paced = 0.0
 
     def warmth_at(self, now: float, timing: Timing) -> float:
         """How warm it is for an attempt that comes now."""
         if timing.over <= 0 or timing.start >= 1:
             return 1.0
-        since = max(self.at, min(now, self.waits_until))
-        warmth = min(1.0, self.warmth + (since - self.at) / timing.over)
-        gap = now - since
-        if gap <= 0:
-            return warmth
-        if gap <= timing.idle_after + _GRACE:
-            return min(1.0, warmth + gap / timing.over)
+        gap = max(0.0, now - self.at)
+        if self.waits or gap <= timing.idle_after + _GRACE:
+            return min(1.0, self.warmth + gap / timing.over)
         if timing.cool_down <= 0:
             return 0.0
-        return max(0.0, warmth - (gap - timing.idle_after) / timing.cool_down)
+        return max(0.0, self.warmth - (gap - timing.idle_after) / timing.cool_down)
 
     def attempt(self, now: float, timing: Timing) -> float:
         """Note an attempt, whatever becomes of it; returns the warmth."""
@@ -148,14 +144,6 @@ class Ramp:
             self.paced = self.paced_at(now, timing)
             self.warmth, self.at = warmth, now
         return self.warmth_at(now, timing)
-
-    def keep_until(self, at: float, timing: Timing) -> None:
-        """Somebody waits until then, or was told to come back then.
-
-        Only where that is long enough to be taken for idleness.
-        """
-        if at - self.at > timing.idle_after / 2:
-            self.waits_until = max(self.waits_until, at)
 
     def paced_at(self, now: float, timing: Timing) -> float:
         """The paced time of an attempt that comes now."""

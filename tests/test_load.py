@@ -479,6 +479,49 @@ async def test_a_wait_that_is_too_long_ends_in_overloaded() -> None:
         assert limiter.statistics().waiting == 0
 
 
+async def test_a_step_that_is_due_while_the_queue_is_served_lets_nobody_in_twice() -> None:
+    async with forced(cap=1) as (limiter, controller, clock):
+        callers = Callers(limiter, clock)
+        async with limiter.acquire("held"):
+            callers.call("first", "k")
+            await clock.settle()
+            second = callers.call("second", "k")
+            await clock.settle()
+
+            def step(_now: float) -> None:
+                controller.gate.due = INF
+                controller.gate.set_limits(3, INF, INF)
+
+            controller.gate._on_due = step
+            controller.gate.due = clock.time()  # its timer is late
+            second.cancel()
+            await clock.settle()
+            async with limiter.acquire("newcomer"):
+                pass
+        await callers.end()
+        assert callers.who() == ["first"]
+        assert in_flight(limiter, controller) == (0, 0)
+        assert limiter.peek("k").remaining == 1000000 - 1
+
+
+async def test_who_waits_for_one_thing_does_not_wait_for_another() -> None:
+    async with forced(cap=1, rate=1) as (limiter, controller, clock):
+        async with limiter.acquire("held"):
+            callers = Callers(limiter, clock)
+            callers.call("holds", "a")
+            await clock.settle()
+            await limiter.acquire("b", max_wait=0)  # paced, and the pace is free
+
+            async def only_acquires() -> None:
+                await limiter.acquire("c")
+
+            paced = asyncio.create_task(only_acquires())
+            await clock.advance(1)
+            assert paced.done()
+        await callers.end()
+        assert in_flight(limiter, controller) == (0, 0)
+
+
 async def test_who_comes_after_one_whose_time_is_over_is_not_forgotten() -> None:
     async with forced(cap=1) as (limiter, controller, clock):
         callers = Callers(limiter, clock)

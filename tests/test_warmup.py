@@ -251,11 +251,9 @@ async def test_a_refused_caller_comes_back_at_the_exact_time() -> None:
     assert limiter.try_acquire()
 
 
-async def test_sleeping_retry_after_is_always_enough() -> None:
-    # Even where the user takes shorter gaps than the wait for idleness.
+async def test_sleeping_retry_after_is_enough() -> None:
     clock = FakeClock()
-    warm_up = WarmUp(0.3, over=40, idle_after=0.5, pace=False)
-    limiter = Limiter("20/s", "60/min", warm_up=warm_up, clock=clock)
+    limiter = Limiter("20/s", "60/min", warm_up=WarmUp(0.3, over=40, pace=False), clock=clock)
     for _ in range(200):
         with pytest.raises(RateLimited) as refused:
             while True:
@@ -350,6 +348,25 @@ def test_an_hour_before_the_first_call_does_not_warm() -> None:
     limiter.peek()
     clock.jump(3600)
     assert passes_now(limiter) == 60
+
+
+async def test_a_refusal_or_a_waiter_that_gave_up_keeps_nothing_warm() -> None:
+    clock = FakeClock()
+    warm_up = WarmUp(over=10, idle_after=60, cool_down=10, pace=False)
+    limiter = Limiter("60/h", warm_up=warm_up, clock=clock)
+    for _ in range(60):
+        limiter.try_acquire()
+        clock.jump(1)
+    assert not limiter.try_acquire(cost=60)
+    clock.jump(65)
+    assert limiter.statistics().warmth == pytest.approx(0.5)
+    waiter = Callers(limiter, clock).call("gives up", cost=60)
+    await clock.advance(1000)
+    assert limiter.statistics().warmth == 1  # somebody waits
+    waiter.cancel()
+    await clock.settle()
+    clock.jump(64)
+    assert limiter.statistics().warmth == pytest.approx(0.6)
 
 
 async def test_waiting_is_activity() -> None:

@@ -151,7 +151,7 @@ class LoadController:
         return LoadReport(
             state=self._state,
             in_flight=self.in_flight,
-            obstacle=self.gate.look(now),
+            obstacle=self.gate.look(now, holds=True),
             running=self.is_running,
             dry_run=self.dry_run,
             age=inf if change is None else max(0.0, now - change.at),

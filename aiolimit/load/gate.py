@@ -135,7 +135,9 @@ class Gate:
         self._marker_at: float | None = None
         self._lagged = 0.0
         self._pacer = Pacer()
-        self._waiting: list[tuple[int, Held, Callable[[], object]]] = []
+        # Those who hold and those who only acquire wait for different things.
+        self._waiting: dict[bool, list[tuple[int, Held, Callable[[], object]]]]
+        self._waiting = {True: [], False: []}
         self._waits = False
         self.refused = 0  # so far
         self.early = 0  # of those, before their request was read and any limiter was asked
@@ -164,17 +166,18 @@ class Gate:
         """Whether that is the event loop it stands at."""
         return self._loop is loop
 
-    def obstacle(self, now: float, *, holds: bool, behind: int | None = None) -> Obstacle | None:
-        """Why a call may not pass now; None if it may.
+    def obstacle(self, now: float, *, holds: bool) -> Obstacle | None:
+        """Why a newcomer may not pass now; None if it may.
 
-        behind: the order of arrival of one who waits already; a newcomer comes after all.
+        This is where the controller's steps are taken when its timer is late, so others may be
+        let in first.
         """
         if now >= self.due:
             self._on_due(now)
         if self._marker_at is None and self._loop is not None:
             self._marker_at = now
             self._loop.call_soon(self._mark)
-        found = self._obstacle(now, holds, behind)
+        found = self._obstacle(now, holds, None)
         if found is None:
             if not self._waits and self._marker_at is not None:
                 # The next need not ask before the iteration can be too old.
@@ -184,9 +187,12 @@ class Gate:
             return None
         return found
 
-    def look(self, now: float) -> Obstacle | None:
-        """Why a newcomer that holds may not pass now; changes nothing."""
-        return self._obstacle(now, True, None)
+    def look(self, now: float, *, holds: bool, behind: int | None = None) -> Obstacle | None:
+        """The same, but nothing follows from it: nobody is let in, nothing is set going.
+
+        behind: the order of arrival of one who waits already; a newcomer comes after all.
+        """
+        return self._obstacle(now, holds, behind)
 
     def _obstacle(self, now: float, holds: bool, behind: int | None) -> Obstacle | None:
         # Who only acquires is not counted, so an old iteration is all there is to see of them.
@@ -199,9 +205,9 @@ class Gate:
         elif self.wait_for_pace(now) > 0:
             return "rate"
         if self._waits:
-            first = self._first()
+            first = self._first(holds)
             if first is not None and (behind is None or first[0] < behind):
-                return "in_flight" if first[1].holds else "rate"
+                return "in_flight" if holds else "rate"
         return None
 
     def enter(self, now: float, *, holds: bool) -> Cohort:
@@ -233,7 +239,7 @@ class Gate:
         if waiter.is_held:
             return
         waiter.is_held = True
-        heapq.heappush(self._waiting, (waiter.order, waiter, serve))
+        heapq.heappush(self._waiting[waiter.holds], (waiter.order, waiter, serve))
         if not self._waits:
             self._waits = True
             self.cohort.until = -inf
@@ -245,19 +251,20 @@ class Gate:
     def wake(self) -> None:
         """Let in who may go now, in order of arrival."""
         now = self._time()
-        while (first := self._first()) is not None:
-            order, waiter, serve = first
-            # Looked at without a new marker: each would wake them again, in every iteration.
-            if self._obstacle(now, waiter.holds, order) is not None:
-                if not waiter.holds:
-                    self._wake_in_time(now)
-                return
-            heapq.heappop(self._waiting)
-            waiter.is_held = False
-            try:
-                serve()
-            except Exception as error:  # noqa: BLE001 (a key's own methods; who leaves is not to blame)
-                self._tell(error)
+        for holds in (True, False):
+            while (first := self._first(holds)) is not None:
+                order, waiter, serve = first
+                # Looked at without a new marker: each would wake them again, in every iteration.
+                if self._obstacle(now, holds, order) is not None:
+                    if not holds:
+                        self._wake_in_time(now)
+                    break
+                heapq.heappop(self._waiting[holds])
+                waiter.is_held = False
+                try:
+                    serve()
+                except Exception as error:  # noqa: BLE001 (a key's own methods may raise)
+                    self._tell(error)
 
     def wait_for_pace(self, now: float) -> float:
         """Seconds until the pace lets one more pass who only acquires."""
@@ -267,7 +274,7 @@ class Gate:
 
     def waiting(self) -> int:
         """How many keys have somebody who waits."""
-        return len(self._waiting)
+        return len(self._waiting[True]) + len(self._waiting[False])
 
     def lagged(self, now: float) -> float:
         """Seconds so far in iterations that took long, as far as anyone was there to see."""
@@ -335,12 +342,13 @@ class Gate:
         self._timer = None
         self.wake()
 
-    def _first(self) -> tuple[int, Held, Callable[[], object]] | None:
-        while self._waiting:
-            if self._waiting[0][1].is_first():
-                return self._waiting[0]
-            heapq.heappop(self._waiting)
-        if self._waits:
+    def _first(self, holds: bool) -> tuple[int, Held, Callable[[], object]] | None:
+        waiting = self._waiting[holds]
+        while waiting:
+            if waiting[0][1].is_first():
+                return waiting[0]
+            heapq.heappop(waiting)
+        if self._waits and not self.waiting():
             self._waits = False
             for cohort in self._cohorts:
                 cohort.asks = cohort is self.timed
