@@ -72,7 +72,8 @@ class Admission:
         self._max_wait = max_wait
         self._max_waiters = max_waiters
         self.store = store
-        self.time = steady_time(clock)
+        # One notion of time with the controller's, or they part where the clock is set back.
+        self.time = steady_time(clock) if load is None else load.time
         self.ramps = None if warm_up is None else Ramps(store, warm_up, self.time(), on_change)
         self._quota = self.ramps or store
         self._load = load

@@ -266,7 +266,7 @@ class LoadController:
             gate.turn(now, now - max(_RETIRED_AT_LEAST, stays) if idle else -inf)
         self._last, self._last_at = readings, now
         self._counted = self._count()
-        gate.capped, gate.shortest = 0, inf
+        gate.capped, gate.shortest, gate.longest = 0, inf, 0.0
         state, iteration = self._state, self._targets.iteration
         if state.cost is None:
             gate.due = now + _FIRST_STEPS
@@ -315,6 +315,7 @@ class LoadController:
             refused=grew[2],
             capped=gate.capped + gate.waiting(),
             shortest=gate.shortest,
+            longest=gate.longest,
             oldest=gate.oldest(now),
             pressures={name: value for name, value in pressures.items() if value is not None},
         )

@@ -91,6 +91,7 @@ class Gate:
         "due",
         "early",
         "iteration",
+        "longest",
         "rate",
         "refused",
         "shortest",
@@ -143,6 +144,7 @@ class Gate:
         self.early = 0  # of those, before their request was read and any limiter was asked
         self.capped = 0  # of those, since the last step, because of the cap
         self.shortest = inf  # that anyone was held, since the last step
+        self.longest = 0.0  # of the iterations since then
         self.due = inf  # when the controller wants to be called
 
     @property
@@ -322,6 +324,7 @@ class Gate:
             return  # the gate was opened anew since
         now = self._time()
         took = now - self._marker_at
+        self.longest = max(self.longest, took)
         if took > _LONG:
             self._lagged += took
             self._marker_at = now

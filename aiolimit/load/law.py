@@ -42,7 +42,8 @@ _REFUSING: Final = 0.2  # share of a step that was refused from which the queue 
 _BUSY: Final = 0.7  # of the thread's share, below which it does not
 _REFUSING_FOR: Final = 1.0  # and for so long after
 _SHORTER: Final = 0.5  # of the queue
-_IDLE: Final = 0.92  # of the thread's share: below it a full cap is too low
+_IDLE: Final = 0.92  # of the thread's share, above which there is no work to be had
+_CALM: Final = 1.0  # seconds without a busy moment, after which a full cap is too low
 _STRETCH: Final = 1.25
 _FIRST_STRETCH: Final = 2.0  # while the cost is not known
 _MOST_STRETCH: Final = 64.0
@@ -76,6 +77,7 @@ class Sample:
     quota: what others leave of the cores that the process may use; infinite if unknown.
     admitted, completed, refused: calls; capped: refused because of the cap, or waiting for it.
     shortest: the shortest that one of the completed was held, seconds; infinite without one.
+    longest: the longest iteration of the loop that was seen, seconds.
     oldest: how long the oldest that is in flight has been held, seconds.
     pressures: by name, 1.0 at its target.
     """
@@ -91,6 +93,7 @@ class Sample:
     refused: float = 0
     capped: float = 0
     shortest: float = inf
+    longest: float = 0.0
     oldest: float = 0.0
     pressures: Mapping[str, float] = field(default_factory=dict)
 
@@ -170,6 +173,7 @@ class LoadState:
     _fit: _Fit = field(default=_Fit(), repr=False)
     _buckets: tuple[float, float] = field(default=(inf, inf), repr=False)
     _bucket_since: float = field(default=-inf, repr=False)
+    _saturated_at: float = field(default=-inf, repr=False)
     _ran_waited: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
     _refused_at: float = field(default=-inf, repr=False)
     _told: float | None = field(default=None, repr=False)
@@ -197,7 +201,7 @@ def advance(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
     if work is None:
         return replace(_blind(state, sample), at=sample.at)
     state = _cost(state, sample, work)
-    state = _stretch(state, sample)
+    state = _stretch(state, sample, targets)
     return replace(_limits(state, sample, targets), at=sample.at)
 
 
@@ -299,16 +303,23 @@ def _cost(state: LoadState, sample: Sample, work: float) -> LoadState:
     return replace(state, cost=cost, refusal_cost=refusal, change=change, _told=told)
 
 
-def _stretch(state: LoadState, sample: Sample) -> LoadState:
+def _stretch(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
+    # Where all wait for the same thing, and then all want the CPU, it is idle and saturated in
+    # turns, and more of them make it worse. So it has to have been calm for as long as that takes.
+    saturated = state.busy > _BUSY or sample.longest > targets.iteration / 2
+    saturated_at = sample.at if saturated else state._saturated_at
+    calm = _CALM + 2 * (state.shortest if state.shortest < inf else 0.0)
     stretch = state.stretch
     if state.factor < 1:
         stretch = max(1.0, stretch / _STRETCH)  # the CPU is not what there is too little of
-    elif sample.capped and state.busy < _IDLE:
-        more = _STRETCH if state.cost is not None else _FIRST_STRETCH
-        stretch = min(_MOST_STRETCH, stretch * more)
-    elif state.busy > _IDLE:
+    elif state.cost is None:
+        if sample.capped and not saturated:
+            stretch = min(_MOST_STRETCH, stretch * _FIRST_STRETCH)
+    elif saturated:
         stretch = max(1.0, stretch / _STRETCH)
-    return replace(state, stretch=stretch)
+    elif sample.capped and sample.at - saturated_at > calm:
+        stretch = min(_MOST_STRETCH, stretch * _STRETCH)
+    return replace(state, stretch=stretch, _saturated_at=saturated_at)
 
 
 def _limits(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
