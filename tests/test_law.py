@@ -271,7 +271,7 @@ C: dict[str, Any] = {"cpu": 0.020, "io": 0.0}
     ("service", "least"),
     [
         (A, 0.97),
-        ({**A, "io_first": True}, 0.86),
+        ({**A, "io_first": True}, 0.7),
         (B, 0.97),
         ({**B, "io_first": True}, 0.97),
         (C, 0.97),
@@ -293,6 +293,15 @@ def test_nobody_is_refused_below_capacity(service: dict[str, Any], seed: int) ->
     share, run, _ = simulate(Controlled, 0.8, seconds=20, seed=seed, **service)
     assert run.outcome.refused == 0
     assert share > 0.95
+
+
+@pytest.mark.parametrize("io", [0.1, 0.2])
+@pytest.mark.parametrize("load", [2, 5])
+def test_callers_who_wait_together_and_then_want_the_cpu_together(io: float, load: float) -> None:
+    share, run, protection = simulate(Controlled, load, cpu=0.005, io=io, io_first=True)
+    assert share >= 0.7
+    assert run.outcome.late <= 0.06 * len(run.outcome.latencies)  # all when the load comes
+    assert protection.controller.state.stretch < 2
 
 
 @pytest.mark.parametrize("load", [2, 10])

@@ -37,6 +37,7 @@ _SHORTEST_STEP: Final = 0.125
 _STEPS: Final = 0.25  # seconds between the shortest step and the longest
 _FIRST_STEPS: Final = 0.03  # seconds between steps at calls, until the cost is known
 _LARGE_BLOCK: Final = 1 << 20
+_SPREAD: Final = 1.4  # times what a core can do: how fast calls come in while some are refused
 _GOLDEN: Final = 0.6180339887498949  # its multiples fill 0..1 evenly, and never repeat
 _LEFT: Final = 0.25  # of the cores, the least that others are taken to leave
 _RETIRED: Final = 4.0  # times the usual: who stays longer in an idle process is not counted
@@ -273,6 +274,9 @@ class LoadController:
         else:
             # Where one call alone takes that long, the next must not be refused for it.
             iteration = max(iteration, 1.5 * state.cost / state.share)
+        gate.spread = inf
+        if state.refusing and state.cost is not None:
+            gate.spread = _SPREAD * state.share / state.cost
         gate.set_limits(state.cap, state.rate, iteration)
 
     def _sample(self, now: float, new: dict[str, Any], old: dict[str, Any]) -> Sample:
