@@ -274,6 +274,8 @@ class Admission:
     ) -> tuple[Rate, float | None, Look]:
         """Of the rates that apply the one to wait longest for, or with the least left."""
         now = self.time()
+        if self.ramps is not None:
+            key = self.home(key, now)
         looks = self._quota.look(key, cost, limits, now)
         if self.ramps is not None:
             limits = self.ramps.in_force(key, limits, now)
@@ -292,7 +294,7 @@ class Admission:
         if self._load is None or self.gate is None:
             return 1.0
         self.gate.refused += 1
-        self.gate.capped += obstacle == "in_flight"
+        self.gate.capped += obstacle != "iteration"
         return self._load.retry_after()
 
     def _overloaded(self, key: Hashable, obstacle: Obstacle) -> Overloaded:

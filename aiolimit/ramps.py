@@ -11,12 +11,15 @@ paces, each key has a pacer in paced time (`Ramp.paced`), in which the pace is c
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import islice
 from math import ceil
+from typing import Final
 
 from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
 from aiolimit.pacer import Pacer
 from aiolimit.warmup import PACE_BURST, Ramp, WarmUp, bent
 
 __all__ = ["Ramps"]
+
+_ROUNDING: Final = 1e-9  # seconds by which a sum of times may be off
 
 
 class _Key:
@@ -182,7 +185,7 @@ class Ramps:
         for key in islice(self._pass, most):
             seen += 1
             if (one := self._keys.get(key)) is not None:
-                left = self._empty_after(one, now)
+                left = self._empty_after(key, one, now)
                 if left > 0:
                     self._youngest = max(self._youngest, now + left)
                 else:
@@ -249,7 +252,7 @@ class Ramps:
         timing = self.timing
         paced = one.ramp.paced_at(now, timing)
         wait = one.pacer.wait(ahead + cost, paced, pace, self._burst(pace, cost))
-        if not wait:
+        if wait <= _ROUNDING:  # who has slept the wait must find it over
             return 0.0
         wait = one.ramp.wait_for_pace(paced + wait, now, timing)
         return min(wait, (1 - one.ramp.warmth_at(now, timing)) * timing.over)
@@ -280,8 +283,10 @@ class Ramps:
         wait = max(ramp.wait_for_limit(level, limit, now, timing), at_level(level))
         return min(wait, at_level(low - 1)) if low > lowest else wait
 
-    def _empty_after(self, one: _Key, now: float) -> float:
+    def _empty_after(self, key: Hashable, one: _Key, now: float) -> float:
         """Seconds until forgetting the key would change no decision."""
+        if key in self.waiters:
+            return self.longest
         left = 0.0
         if one.ramp is not self.ramp:
             left = one.ramp.at + self.timing.idle_after + self.timing.cool_down - now

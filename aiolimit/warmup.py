@@ -132,7 +132,8 @@ class Ramp:
             return 1.0
         gap = max(0.0, now - self.at)
         if self.waits or gap <= timing.idle_after + _GRACE:
-            return min(1.0, self.warmth + gap / timing.over)
+            warmth = self.warmth + gap / timing.over
+            return warmth if warmth < 1 - _ROUNDING else 1.0
         if timing.cool_down <= 0:
             return 0.0
         return max(0.0, self.warmth - (gap - timing.idle_after) / timing.cool_down)

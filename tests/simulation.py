@@ -173,6 +173,7 @@ class AcquireOnly(Controlled):
         if self.gate.obstacle(now, holds=False) is None:
             return True
         self.gate.refused += 1
+        self.gate.capped += 1
         return False
 
     def enter(self, now: float) -> Any:
@@ -199,6 +200,7 @@ class Service:
         refusal: float = 50e-6,
         blocks: float = 0.0,
         seed: int = 1,
+        jitter: float = 0.0,
     ) -> None:
         self.loop = loop
         self.protection = protection
@@ -206,7 +208,7 @@ class Service:
         self.blocks = blocks
         self.outcome = Outcome()
         self.random = random.Random(seed)
-        self.jitter = 0.0
+        self.jitter = jitter
 
     @property
     def capacity(self) -> float:

@@ -47,7 +47,36 @@ async def reads_first(scope: Any, receive: Any, send: Any) -> None:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("app", [Starlette(routes=ROUTES), bare, silent, reads_first])
+async def answers_anything(scope: Any, receive: Any, send: Any) -> None:
+    """One that does not look at what it is asked."""
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def leaves_early(scope: Any, receive: Any, send: Any) -> None:
+    """One that takes its leave once it has started."""
+    if scope["type"] == "http":
+        await bare(scope, receive, send)
+    else:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+
+
+async def breaks_later(scope: Any, receive: Any, send: Any) -> None:
+    """One whose lifespan ends with an error after it has started."""
+    await leaves_early(scope, receive, send)
+    if scope["type"] == "lifespan":
+        raise LookupError
+
+
+APPS = [
+    *(Starlette(routes=ROUTES), bare, silent, reads_first),
+    *(answers_anything, leaves_early, breaks_later),
+]
+
+
+@pytest.mark.parametrize("app", APPS)
 @pytest.mark.parametrize("lifespan", ["on", "auto"])
 async def test_it_runs_while_the_server_does(app: Any, lifespan: str) -> None:
     controller = LoadController()

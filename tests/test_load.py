@@ -135,6 +135,56 @@ async def test_who_entered_first_may_leave_first() -> None:
     assert not controller.is_running
 
 
+def test_a_coroutine_of_a_loop_that_ended_stops_nobody() -> None:
+    controller = LoadController()
+
+    async def stay() -> None:
+        async with controller:
+            await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    left = stay()
+    task = loop.create_task(left)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+    async def use() -> None:
+        async with controller:
+            asyncio.get_running_loop().call_soon(left.close)  # what the garbage collector does
+            await asyncio.sleep(0)
+            assert controller.is_running
+
+    asyncio.run(use())
+    assert not controller.is_running
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_a_controller_of_another_thread() -> None:
+    controller = LoadController()
+    limiter = Limiter("1000/s", load=controller)
+    entered, done = threading.Event(), threading.Event()
+
+    async def stay() -> None:
+        async with controller:
+            entered.set()
+            while not done.is_set():
+                await asyncio.sleep(0.001)
+
+    async def call() -> None:
+        async with limiter.acquire():
+            pass
+
+    thread = threading.Thread(target=asyncio.run, args=(stay(),))
+    thread.start()
+    entered.wait()
+    try:
+        with pytest.raises(RuntimeError, match="runs on another event loop"):
+            asyncio.run(call())
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_from_two_loops_at_once() -> None:
     controller = LoadController()
     entered, done = threading.Event(), threading.Event()
@@ -868,6 +918,9 @@ async def test_sensors_of_the_users_own() -> None:
         await asyncio.sleep(0)
         return 1.1
 
+    async def cancels() -> float:
+        raise asyncio.CancelledError  # of a task that it waited for
+
     controller = LoadController(
         sensors={
             "plain": lambda: 1.05,
@@ -876,6 +929,7 @@ async def test_sensors_of_the_users_own() -> None:
             "nan": lambda: math.nan,
             "text": lambda: "high",
             "blocks": blocks,
+            "cancels": cancels,
             "none": lambda: None,
         }
     )
@@ -891,7 +945,7 @@ async def test_sensors_of_the_users_own() -> None:
             assert controller.state.binding == "async"
             assert controller.state.pressures["plain"] == 1.05
             assert controller.state.factor == pytest.approx(1 - 0.8 * 0.1 / 0.1875)
-            for broken in ("raises", "nan", "text", "blocks", "none"):
+            for broken in ("raises", "nan", "text", "blocks", "none", "cancels"):
                 assert broken not in controller.state.pressures
             up = controller.sensors()
             assert up["plain"]

@@ -3,12 +3,13 @@
 import asyncio
 import pickle
 from math import ceil, floor, inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolimit import UNLIMITED, CostTooHigh, Limiter, RateLimited, WarmUp
+from aiolimit import UNLIMITED, CostTooHigh, Limiter, Rate, RateLimited, WarmUp
 from aiolimit.testing import FakeClock
 from aiolimit.warmup import Ramp, bent
 from tests.support import Callers
@@ -472,6 +473,48 @@ def test_by_default_the_process_warms() -> None:
         clock.jump(0.1)
     assert limiter.peek("new").limit == 100
     assert limiter.statistics().warmth == 1.0
+
+
+@pytest.mark.parametrize(
+    "options", [{"cool_down": 0}, {"reset": "hard"}, {"idle_after": 4, "cool_down": 4}]
+)
+async def test_the_ramp_of_a_key_that_is_waited_for_is_kept(options: dict[str, Any]) -> None:
+    clock = FakeClock()
+    warm_up = WarmUp(over=10, per_key=True, **{"idle_after": 1, **options})
+    limiter = Limiter("2/s", warm_up=warm_up, clock=clock)
+    callers = Callers(limiter, clock)
+    callers.call("waits", "host", cost=2)
+    await clock.advance(60)
+    assert callers.times() == [pytest.approx(10)]
+
+
+async def test_a_wait_too_short_to_move_the_clock_is_none() -> None:
+    for gaps in ((0.347, 0.255, 0.346), (0.1, 1 / 3, 0.3137), (1.1, 0.07, 0.9)):
+        for rate in ("10/5s", "100/min", "20/3s"):
+            clock = FakeClock()
+            limiter = Limiter(rate, warm_up=WarmUp(), clock=clock)
+            callers = Callers(limiter, clock)
+            for gap in gaps:
+                callers.call(gap)
+                await clock.advance(gap)
+            await clock.advance(60)
+            assert len(callers.admitted) == 3
+    clock = FakeClock()
+    limiter = Limiter(Rate(2.5, 1), warm_up=WarmUp(), clock=clock)
+    limiter.try_acquire()
+    clock.jump(0.37)
+    callers = Callers(limiter, clock)
+    callers.call("all of it", cost=2.5)
+    await clock.advance(20)
+    assert callers.times() == [pytest.approx(10)]
+
+
+def test_past_max_keys_it_tells_of_the_shared_ramp() -> None:
+    limiter = Limiter("60/min", warm_up=WarmUp(), max_keys=1, clock=FakeClock())
+    limiter.try_acquire("a")
+    limiter.try_acquire("b")
+    assert not limiter.try_acquire("c")
+    assert limiter.peek("c").retry_after != 0
 
 
 async def test_keys_that_warmed_are_forgotten_in_time() -> None:

@@ -2,13 +2,17 @@
 
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aiolimit.load.controller import LoadController
 
 __all__ = ["run_with"]
 
 _log = logging.getLogger("aiolimit.http")
+
+_STARTUP: Final = "lifespan.startup"
+_SHUTDOWN: Final = "lifespan.shutdown"
+_FAILED: Final = {f"{_STARTUP}.failed", f"{_SHUTDOWN}.failed"}
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -27,30 +31,35 @@ async def run_with(
     An application that knows no lifespan ends or raises before it has said anything; the
     controller runs all the same, so this answers the server in its place.
     """
-    has_read = has_spoken = False
+    read: set[str] = set()
+    said: set[str] = set()
 
-    async def read() -> Message:
-        nonlocal has_read
-        has_read = True
-        return await receive()
+    async def listen() -> Message:
+        message = await receive()
+        read.add(message["type"])
+        return message
 
     async def speak(message: Message) -> None:
-        nonlocal has_spoken
-        has_spoken = True
-        await send(message)
+        if message["type"].startswith("lifespan."):
+            await send(message)
+            said.add(message["type"])
 
     async with controller:
         try:
-            await app(scope, read, speak)
+            await app(scope, listen, speak)
         except Exception:
-            if has_spoken:
+            if _SHUTDOWN in read or said & _FAILED:
                 raise
             # As servers do (uvicorn: "appears unsupported"), who would hear of it in our place.
             _log.info("the application raised at ASGI lifespan, so it has none", exc_info=True)
-        if has_spoken:
+        # Whatever it has left out of the conversation, the server is still to have.
+        if said & _FAILED:
             return
-        if not has_read:
+        if _STARTUP not in read:
             await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+        if f"{_STARTUP}.complete" not in said:
+            await send({"type": f"{_STARTUP}.complete"})
+        if _SHUTDOWN not in read:
+            await receive()
+        if f"{_SHUTDOWN}.complete" not in said:
+            await send({"type": f"{_SHUTDOWN}.complete"})

@@ -18,6 +18,7 @@ busy for its own timers, at the next call.
 import asyncio
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from math import inf
 from types import TracebackType
@@ -37,7 +38,7 @@ _SHORTEST_STEP: Final = 0.125
 _STEPS: Final = 0.25  # seconds between the shortest step and the longest
 _FIRST_STEPS: Final = 0.03  # seconds between steps at calls, until the cost is known
 _LARGE_BLOCK: Final = 1 << 20
-_SPREAD: Final = 1.4  # times what a core can do: how fast calls come in while some are refused
+_PAUSES_OVER: Final = 2.0  # seconds
 _GOLDEN: Final = 0.6180339887498949  # its multiples fill 0..1 evenly, and never repeat
 _LEFT: Final = 0.25  # of the cores, the least that others are taken to leave
 _RETIRED: Final = 4.0  # times the usual: who stays longer in an idle process is not counted
@@ -64,7 +65,8 @@ class LoadController:
     iteration: seconds after which an iteration of the event loop is too old to take in more,
         0.001 to 10.
     memory: the share of the memory limit from which less is admitted, above 0 up to 1.
-    gc: the share of the time in which the collector of garbage stops the process, likewise.
+    gc: the share of the time in which the collector of garbage stops the process, likewise, over
+        two seconds.
     sensors: your own, by name: functions, plain or async, that return a pressure, 1.0 at the
         target; above it less is admitted. Plain ones run in a thread.
     without: names of sensors to leave out, of "cpu", "scheduler", "group", "machine", "memory",
@@ -111,6 +113,7 @@ class LoadController:
         self._state = LoadState(queue=self._targets.queue)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
+        self._pauses: deque[tuple[float, float]] = deque()
         self._steps = 0
         self._next = 0.0
         self._last: dict[str, Any] | None = None
@@ -192,6 +195,7 @@ class LoadController:
         bytes(_LARGE_BLOCK)
         self._state = LoadState(at=self.time(), queue=self._targets.queue)
         self._last = None
+        self._pauses.clear()
         self._sensors.start()
         self.gate.open(loop)
         self._step(self.time())
@@ -203,6 +207,12 @@ class LoadController:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None
+        if task is None or task.get_loop() is not self._loop:
+            return  # a coroutine of a loop that ended, which is only now collected
         self._entered -= 1
         if self._entered:
             return
@@ -274,10 +284,20 @@ class LoadController:
         else:
             # Where one call alone takes that long, the next must not be refused for it.
             iteration = max(iteration, 1.5 * state.cost / state.share)
-        gate.spread = inf
-        if state.refusing and state.cost is not None:
-            gate.spread = _SPREAD * state.share / state.cost
-        gate.set_limits(state.cap, state.rate, iteration)
+        gate.set_limits(state.cap, state.rate * state.stretch, iteration)
+
+    def _paused(self, now: float, total: float | None) -> float | None:
+        """The share of the last seconds in which the collector of garbage has stopped us.
+
+        Of seconds, as one pause in a step of an eighth of a second is no storm.
+        """
+        if total is None:
+            return None
+        self._pauses.append((now, total))
+        while now - self._pauses[0][0] > _PAUSES_OVER:
+            self._pauses.popleft()
+        since, before = self._pauses[0]
+        return (total - before) / max(_PAUSES_OVER, now - since)
 
     def _sample(self, now: float, new: dict[str, Any], old: dict[str, Any]) -> Sample:
         """What was between two readings."""
@@ -304,9 +324,9 @@ class LoadController:
             blocked = max(0.0, lagged - cpu - (waited or 0.0))
         pressures = {name: own.pressure(now) for name, own in self._own.items()}
         for name, target in self._pressure_targets.items():
-            share = grown(name) if name == "gc" else new.get(name)
+            share = self._paused(now, new.get("gc")) if name == "gc" else new.get(name)
             if share is not None:
-                pressures[name] = (share / seconds if name == "gc" else share) / target
+                pressures[name] = share / target
         return Sample(
             at=now,
             seconds=seconds,

@@ -19,6 +19,7 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from math import inf
+from threading import get_ident
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from aiolimit.clock import Clock, Timer
@@ -30,7 +31,6 @@ _LICENCE: Final = 0.03
 _LONG: Final = 0.005  # an iteration that takes longer is counted as work, and watched
 _PACE_BURST: Final = 0.05  # seconds by which callers who only acquire may be ahead
 _ANY: Final = 1 << 40  # places; a whole number, which compares faster with one than infinity does
-_SPREAD_BURST: Final = 0.03  # seconds by which those who hold may be, where they are spread
 _COHORTS: Final = 64  # more are not kept: the oldest is 16 s old then
 
 #: Why a call may not pass: the iteration is old, the cap is reached, the pace is exceeded.
@@ -81,7 +81,7 @@ class Gate:
         "_marker_at",
         "_on_due",
         "_pacer",
-        "_spreader",
+        "_thread",
         "_time",
         "_timer",
         "_waiting",
@@ -97,7 +97,6 @@ class Gate:
         "rate",
         "refused",
         "shortest",
-        "spread",
         "timed",
         "would_refuse",
     )
@@ -113,7 +112,6 @@ class Gate:
         self.iteration = inf  # the age at which an iteration is too old
         self.cap = inf
         self.rate = inf
-        self.spread = inf  # the rate at which those who hold may come in
         self.dry_run = False
         #: Calls that a dry run let in, and that would have been held up or refused.
         self.would_refuse = 0
@@ -130,6 +128,7 @@ class Gate:
     def open(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Begin anew, on that loop: those who came before are not counted any more."""
         self._loop = loop
+        self._thread = get_ident()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -140,7 +139,6 @@ class Gate:
         self._marker_at: float | None = None
         self._lagged = 0.0
         self._pacer = Pacer()
-        self._spreader = Pacer()
         # Those who hold and those who only acquire wait for different things.
         self._waiting: dict[bool, list[tuple[int, Held, Callable[[], object]]]]
         self._waiting = {True: [], False: []}
@@ -162,6 +160,11 @@ class Gate:
 
     def check(self, limiter: str) -> None:
         """Raise `RuntimeError` where nobody looks after the process on this event loop."""
+        if self._loop is not None and self._loop.is_running() and get_ident() != self._thread:
+            raise RuntimeError(
+                f"the LoadController of limiter {limiter!r} runs on another event loop; "
+                "make one of each for every loop"
+            )
         if self._loop is None or not self._loop.is_running():
             raise RuntimeError(
                 f"the LoadController of limiter {limiter!r} is not running: enter it, with "
@@ -207,7 +210,7 @@ class Gate:
         if self._marker_at is not None and now - self._marker_at > oldest:
             return "iteration"
         if holds:
-            if self.in_flight >= self.cap or self._is_crowded(now):
+            if self.in_flight >= self.cap:
                 return "in_flight"
         elif self.wait_for_pace(now) > 0:
             return "rate"
@@ -217,23 +220,11 @@ class Gate:
                 return "in_flight" if holds else "rate"
         return None
 
-    def _is_crowded(self, now: float) -> bool:
-        """Whether those who hold come in too closely together.
-
-        Those who come together wait together for whatever they wait for, want the CPU together,
-        and leave it idle in between.
-        """
-        if self.spread == inf:
-            return False
-        return self._spreader.wait(1, now, self.spread, max(1.0, _SPREAD_BURST * self.spread)) > 0
-
     def enter(self, now: float, *, holds: bool) -> Cohort:
         """Count one in that has asked; returns the cohort that it has to leave."""
         if holds:
             self.timed.held += 1
             self.cohort.most -= 1
-            if self.spread < inf:
-                self._spreader.take(1, now, self.spread)
             return self.timed
         if self.rate < inf:
             self._pacer.take(1, now, self.rate)
@@ -315,7 +306,7 @@ class Gate:
                 cohort.asks = False
         self._cohorts = kept[::-1]
         self._begin(now)
-        self.cohort.until = until if self.spread == inf else -inf
+        self.cohort.until = until
 
     def set_limits(self, cap: float, rate: float, iteration: float) -> None:
         """Take over what the controller has concluded, and let in whom that lets in."""

@@ -12,7 +12,8 @@ replays every decision. All times are seconds.
    request takes, and a queue: rate * (shortest + queue). The queue is shorter while refusing, and
    the shortest time is frozen then, as it drifts upward under lasting overload.
 4. **Stretch.** Where requests wait for something else, the shortest time is far below the usual
-   one, and the cap would refuse while the CPU is idle. So while it does, the cap grows.
+   one, and the cap would refuse while the CPU is idle. So the cap, and the pace of those who only
+   acquire, grow while somebody is refused and the CPU has been idle for a while.
 5. **Pressure** from elsewhere (memory, collection of garbage, sensors of the user's own) caps rate
    and cap by a fixed map, never integrated. The highest pressure binds; nothing is multiplied.
 6. **Blind.** Without a measure of the CPU the state is held for 5 s and then opened, 5 % a second.
@@ -28,6 +29,7 @@ __all__ = ["Change", "LoadState", "Sample", "Targets", "advance", "factor"]
 _FORGET: Final = 4.0  # seconds of work
 _ALIKE: Final = 0.5
 _AT_MOST: Final = 16  # steps
+_FROZEN: Final = 2.0  # seconds: a step that long is no usual one
 _PRIOR: Final = 50e-6  # seconds: what a refusal costs, until more is known
 _MOST_REFUSAL: Final = 500e-6
 _PRIOR_WEIGHT: Final = 300.0**2  # as one step with so many refusals
@@ -42,7 +44,7 @@ _REFUSING: Final = 0.2  # share of a step that was refused from which the queue 
 _BUSY: Final = 0.7  # of the thread's share, below which it does not
 _REFUSING_FOR: Final = 1.0  # and for so long after
 _SHORTER: Final = 0.5  # of the queue
-_IDLE: Final = 0.92  # of the thread's share, above which there is no work to be had
+_SATURATED: Final = 0.92  # of the thread's share
 _CALM: Final = 1.0  # seconds without a busy moment, after which a full cap is too low
 _STRETCH: Final = 1.25
 _FIRST_STRETCH: Final = 2.0  # while the cost is not known
@@ -146,7 +148,8 @@ class LoadState:
     queue: how long an admitted request may queue now, seconds.
     busy: of the share, what was used in the last step.
     refusing: whether more than a fifth of the last second's calls were refused, and it was busy.
-    stretch: by what the cap is raised because the CPU is idle at it.
+    stretch: by what the cap, and the pace of those who only acquire, are raised because the CPU is
+        idle all the same.
     factor, binding: what pressure leaves of rate and cap, 1 without any, and its name or "cpu".
     pressures: by name, 1.0 at its target.
     blind: seconds without a measure of the CPU.
@@ -253,13 +256,13 @@ def _pressure(state: LoadState, sample: Sample) -> LoadState:
 def _blind(state: LoadState, sample: Sample) -> LoadState:
     blind = state.blind + sample.seconds
     opened = max(0.0, blind - _HOLD) - max(0.0, state.blind - _HOLD)
-    more = (1 + _OPEN) ** opened
+    more = (1 + _OPEN) ** min(opened, _HOLD * 100)
     return replace(state, blind=blind, rate=state.rate * more, cap=state.cap * more)
 
 
 def _cost(state: LoadState, sample: Sample, work: float) -> LoadState:
-    if not (isfinite(work) and work >= 0):
-        return state
+    if not (isfinite(work) and work >= 0) or sample.seconds > _FROZEN:
+        return state  # a module was imported, or the whole process stood still
     # Where many have begun and few have ended, or the other way round, the work of a step belongs
     # to requests of another one. So steps are put together until both are alike.
     seen = _Seen(
@@ -329,7 +332,7 @@ def _limits(state: LoadState, sample: Sample, targets: Targets) -> LoadState:
     refusal = min(state.refusal_cost, state.cost / 2)
     floor = _FLOOR / state.cost
     rate = (state.share * targets.cpu - refusal * offered) / (state.cost - refusal)
-    if state._fit.work < _ENOUGH_WORK and state.busy > _IDLE:
+    if state._fit.work < _ENOUGH_WORK and state.busy > _SATURATED:
         # Of those who only acquire nobody knows yet how much of their work is still to come.
         rate = min(rate, _FIRST_RATE)
     rate = max(floor, rate)

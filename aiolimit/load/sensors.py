@@ -9,6 +9,7 @@ Reading tells totals; the difference between two readings is a sample for the la
 reading gives none. All times are seconds.
 """
 
+import asyncio
 import gc
 import inspect
 import logging
@@ -115,6 +116,11 @@ class OwnSensor:
                     pressure = None if said is None else float(said)
                     if pressure is not None and not isfinite(pressure):
                         raise ValueError(f"it gave {said!r}")
+                except asyncio.CancelledError as error:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    sensor.missed(error, clock())  # of something that it waited for
                 except Exception as error:  # noqa: BLE001 (whatever it is, no request is to blame)
                     sensor.missed(error, clock())
                 else:
