@@ -40,9 +40,9 @@ BUSY = {"cpu": 0.245, "admitted": 45, "completed": 45, "refused": 400, "shortest
 
 def test_before_anything_is_known() -> None:
     state = LoadState()
-    assert (state.cost, state.rate, state.cap) == (None, inf, 16)
+    assert (state.cost, state.rate, state.cap) == (None, inf, 20)
     state = steps(state, 5, cpu=0.001, admitted=1, completed=1, shortest=0.01)
-    assert (state.cost, state.rate, state.cap) == (None, inf, 16)
+    assert (state.cost, state.rate, state.cap) == (None, inf, 20)
 
 
 def test_cost_rate_and_cap_of_a_steady_load() -> None:

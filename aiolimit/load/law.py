@@ -36,7 +36,7 @@ _PRIOR_WEIGHT: Final = 300.0**2  # as one step with so many refusals
 _FLOOR: Final = 0.05  # of a core: the least that is done, whatever is measured
 _LEAST_CAP: Final = 4
 _FIRST_RATE: Final = 100.0
-_FIRST_CAP: Final = 16  # while nothing is known, which is for the first 20 requests
+_FIRST_CAP: Final = 20  # while nothing is known, which is for the first 20 requests
 _ENOUGH_REQUESTS: Final = 20.0  # or
 _ENOUGH_WORK: Final = 0.5  # seconds: then the cost of a request is known
 _BUCKET: Final = 10.0  # the shortest time is that of two such buckets
@@ -143,7 +143,7 @@ class LoadState:
     refusal_cost: the same for a refusal.
     share: of a core that the loop's thread can get.
     rate: requests a second that this process can do; infinite until the cost is known.
-    cap: how many may be in flight; 16 until the cost is known.
+    cap: how many may be in flight; 20 until the cost is known.
     shortest: the shortest time that a request takes, seconds; infinite until one is known.
     queue: how long an admitted request may queue now, seconds.
     busy: of the share, what was used in the last step.
