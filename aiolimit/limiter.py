@@ -120,7 +120,7 @@ class Limiter:
         self._ramp = Ramp(0.0) if ramps is None else ramps.ramp
         self._gate = self._admission.gate or Gate.always_open(checked_clock)
         if ramps is not None or load is not None:
-            self.__class__ = _bent(type(self))
+            self.__class__ = cast(Any, _bent(type(self)))
         if load is not None:
             load.watch(self)
         self._time = self._admission.time

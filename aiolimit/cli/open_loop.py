@@ -106,7 +106,7 @@ class _Connection(asyncio.Protocol):
             self._free.append(self)
             waiting.set_result(answer)
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._every.discard(self)
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionResetError("the service ended the connection"))

@@ -158,6 +158,7 @@ class _Memory:
 
     def reading(self) -> MemoryReading | None:
         limits = [_number(_read(path)) for path in self._limits]
+        stat = b""
         if self._version == 1:
             # Tells of the groups above too, even of those that are out of sight here.
             stat = _read(self._stat)
