@@ -293,8 +293,7 @@ class Admission:
         self.rejected["overload"] += 1
         if self._load is None or self.gate is None:
             return 1.0
-        self.gate.refused += 1
-        self.gate.capped += obstacle != "iteration"
+        self.gate.refuse(obstacle)
         return self._load.retry_after()
 
     def _overloaded(self, key: Hashable, obstacle: Obstacle) -> Overloaded:

@@ -150,8 +150,7 @@ class Controlled(Protection):
         obstacle = self.gate.obstacle(now, holds=True)
         if obstacle is None:
             return True
-        self.gate.refused += 1
-        self.gate.capped += obstacle == "in_flight"
+        self.gate.refuse(obstacle)
         return False
 
     def enter(self, now: float) -> Any:
@@ -170,10 +169,10 @@ class AcquireOnly(Controlled):
     """The same for callers who do not tell when they are through."""
 
     def admit(self, now: float) -> bool:
-        if self.gate.obstacle(now, holds=False) is None:
+        obstacle = self.gate.obstacle(now, holds=False)
+        if obstacle is None:
             return True
-        self.gate.refused += 1
-        self.gate.capped += 1
+        self.gate.refuse(obstacle)
         return False
 
     def enter(self, now: float) -> Any:

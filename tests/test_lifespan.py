@@ -133,6 +133,13 @@ async def test_an_error_before_anything_was_said_is_logged(
     assert "AssertionError" in caplog.text
 
 
+async def test_an_error_after_the_start_is_loud(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(protected(breaks_later, LoadController()), lifespan="on"):
+        pass
+    assert "the application's lifespan ended with an error" in caplog.text
+    assert "LookupError" in caplog.text
+
+
 def test_two_test_clients_in_a_row() -> None:
     controller = LoadController()
     app = protected(Starlette(routes=ROUTES), controller)

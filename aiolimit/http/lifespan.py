@@ -40,6 +40,7 @@ async def run_with(
         return message
 
     async def speak(message: Message) -> None:
+        # What is no answer to lifespan comes from one that takes it for a request.
         if message["type"].startswith("lifespan."):
             await send(message)
             said.add(message["type"])
@@ -51,7 +52,10 @@ async def run_with(
             if _SHUTDOWN in read or said & _FAILED:
                 raise
             # As servers do (uvicorn: "appears unsupported"), who would hear of it in our place.
-            _log.info("the application raised at ASGI lifespan, so it has none", exc_info=True)
+            if said:
+                _log.exception("the application's lifespan ended with an error; it is served on")
+            else:
+                _log.info("the application raised at ASGI lifespan, so it has none", exc_info=True)
         # Whatever it has left out of the conversation, the server is still to have.
         if said & _FAILED:
             return

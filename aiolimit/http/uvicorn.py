@@ -143,9 +143,8 @@ class _Door:
         head: without the body. close: as the client has asked to.
         """
         gate = self._gate
-        gate.refused += 1
+        gate.refuse(obstacle)
         gate.early += 1
-        gate.capped += obstacle == "in_flight"
         if fields is not self._fields:
             self._fields = fields
             self._answers.clear()

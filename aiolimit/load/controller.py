@@ -16,7 +16,6 @@ busy for its own timers, at the next call.
 """
 
 import asyncio
-import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -33,7 +32,6 @@ from aiolimit.report import LoadReport
 
 __all__ = ["LoadController"]
 
-_log = logging.getLogger("aiolimit.load")
 _SHORTEST_STEP: Final = 0.125
 _STEPS: Final = 0.25  # seconds between the shortest step and the longest
 _FIRST_STEPS: Final = 0.03  # seconds between steps at calls, until the cost is known

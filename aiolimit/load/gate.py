@@ -135,6 +135,7 @@ class Gate:
         for cohort in self._cohorts:
             cohort.asks, cohort.until = False, -inf
         self._cohorts.clear()
+        self._waits = False
         self._begin(self._time())
         self._marker_at: float | None = None
         self._lagged = 0.0
@@ -142,7 +143,6 @@ class Gate:
         # Those who hold and those who only acquire wait for different things.
         self._waiting: dict[bool, list[tuple[int, Held, Callable[[], object]]]]
         self._waiting = {True: [], False: []}
-        self._waits = False
         self.refused = 0  # so far
         self.early = 0  # of those, before their request was read and any limiter was asked
         self.capped = 0  # of those, since the last step, because of the cap
@@ -187,7 +187,7 @@ class Gate:
         if self._marker_at is None and self._loop is not None:
             self._marker_at = now
             self._loop.call_soon(self._mark)
-        found = self._obstacle(now, holds, None)
+        found = self.look(now, holds=holds)
         if found is None:
             if not self._waits and self._marker_at is not None:
                 # The next need not ask before the iteration can be too old.
@@ -202,9 +202,6 @@ class Gate:
 
         behind: the order of arrival of one who waits already; a newcomer comes after all.
         """
-        return self._obstacle(now, holds, behind)
-
-    def _obstacle(self, now: float, holds: bool, behind: int | None) -> Obstacle | None:
         # Who only acquires is not counted, so an old iteration is all there is to see of them.
         oldest = self.iteration if holds else self.iteration / 2
         if self._marker_at is not None and now - self._marker_at > oldest:
@@ -219,6 +216,11 @@ class Gate:
             if first is not None and (behind is None or first[0] < behind):
                 return "in_flight" if holds else "rate"
         return None
+
+    def refuse(self, obstacle: Obstacle) -> None:
+        """Count one that did not pass."""
+        self.refused += 1
+        self.capped += obstacle != "iteration"
 
     def enter(self, now: float, *, holds: bool) -> Cohort:
         """Count one in that has asked; returns the cohort that it has to leave."""
@@ -265,7 +267,7 @@ class Gate:
             while (first := self._first(holds)) is not None:
                 order, waiter, serve = first
                 # Looked at without a new marker: each would wake them again, in every iteration.
-                if self._obstacle(now, holds, order) is not None:
+                if self.look(now, holds=holds, behind=order) is not None:
                     if not holds:
                         self._wake_in_time(now)
                     break
@@ -316,7 +318,7 @@ class Gate:
             self.wake()
 
     def _begin(self, now: float) -> None:
-        self.cohort = Cohort(now, asks=getattr(self, "_waits", False))
+        self.cohort = Cohort(now, asks=self._waits)
         self.timed = Cohort(now, asks=True)
         self._cohorts += (self.cohort, self.timed)
 
