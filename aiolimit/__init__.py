@@ -5,8 +5,9 @@ from aiolimit.limiter import Limiter
 from aiolimit.load.controller import LoadController
 from aiolimit.load.law import LoadState
 from aiolimit.permit import Permit
+from aiolimit.quota import Quota
 from aiolimit.rate import UNLIMITED, Rate
-from aiolimit.report import Explanation, Quota, Statistics
+from aiolimit.report import Explanation, Statistics
 from aiolimit.warmup import WarmUp
 
 __all__ = [

@@ -12,15 +12,17 @@ from typing import Final, cast
 
 from aiolimit.arguments import check_cost, check_limit, check_wait
 from aiolimit.clock import Clock, steady_time
-from aiolimit.errors import CostTooHigh, Overloaded, QueueFull, RateLimited, Reason, shown
+from aiolimit.errors import CostTooHigh, Overloaded, QueueFull, RateLimited, Reason
 from aiolimit.load.controller import LoadController
 from aiolimit.load.gate import UNCOUNTED, Obstacle
-from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
+from aiolimit.memory import OVERFLOW, Limits, MemoryStore
 from aiolimit.permit import ASKED, UNUSUAL, Permit
 from aiolimit.queue import GRACE, Waiter
 from aiolimit.queues import Queues
 from aiolimit.ramps import Ramps
-from aiolimit.rate import UNLIMITED, Limit, Rate
+from aiolimit.rate import UNLIMITED, Limit
+from aiolimit.restrictions import Restrictions
+from aiolimit.standings import Standings
 from aiolimit.sweeper import Sweeper
 from aiolimit.warmup import WarmUp
 
@@ -43,16 +45,20 @@ class Admission:
     """
 
     __slots__ = (
+        "_clock",
         "_load",
         "_max_wait",
         "_max_waiters",
         "_name",
+        "_on_change",
         "_quota",
         "_sweepers",
         "gate",
         "queues",
         "ramps",
         "rejected",
+        "restrictions",
+        "standings",
         "store",
         "time",
     )
@@ -75,18 +81,23 @@ class Admission:
         # One notion of time with the controller's, or they part where the clock is set back.
         self.time = steady_time(clock) if load is None else load.time
         self.ramps = None if warm_up is None else Ramps(store, warm_up, self.time(), on_change)
-        self._quota = self.ramps or store
+        self._quota: MemoryStore | Ramps | Restrictions = self.ramps or store
+        self.restrictions: Restrictions | None = None
+        self._clock = clock
+        self._on_change = on_change
         self._load = load
         self.gate = None if load is None else load.gate
         self.queues = Queues(
             *(name, self._quota, clock, self.time, self._refuse_waiter, on_change, self.gate)
         )
+        self.standings = Standings(name, store, self.ramps, self.time, self.home, max_waiters)
         self._sweepers = [Sweeper(store, clock, self.time)]
         store.on_new_key = self._sweepers[0].see_to_it
         if self.ramps is not None:
             self._sweepers.append(Sweeper(self.ramps, clock, self.time))
             self.ramps.on_new_key = self._sweepers[1].see_to_it
             self.ramps.waiters = self.queues.by_key
+            self.queues.on_empty = self.ramps.attempt  # who waited has wanted to pass up to now
         self.queues.on_loop = self._on_loop
         store.is_held = self.queues.by_key.__contains__
         self.rejected: dict[Reason, int] = dict.fromkeys(_REASONS, 0)
@@ -119,7 +130,7 @@ class Admission:
                 limits = own_limits = self.limits_of(permit._own_limit)
         max_wait = permit._max_wait
         max_wait = self._max_wait if max_wait is ... else check_wait(max_wait)
-        if not self.fits(cost, limits):
+        if not self.standings.fits(cost, limits):
             raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
         now = self.time()
         obstacle = None
@@ -198,7 +209,7 @@ class Admission:
             self._quota.charge(home, more, limits, now)
             permit._later = [*later, (now, more, home)]
             if home in queues.by_key:
-                queues.review(home, self.fits, most=_REVIEWED)
+                queues.review(home, self.standings.fits, most=_REVIEWED)
                 queues.serve(home)
         while more < 0:
             # The latest charge first: it has the longest to go.
@@ -260,33 +271,38 @@ class Admission:
             )
         return tuple(None if one is UNLIMITED else check_limit(one) for one in given)
 
-    def fits(self, cost: float, limits: Limits) -> bool:
-        """Whether the cost could pass if nothing else did: a limit of 0 lets nothing pass."""
-        burst = self.store.burst
-        for limit in limits:
-            if limit is not None:
-                if cost > limit or limit == 0 or (burst is not None and cost > burst):
-                    return False
-        return True
+    def hold(self, key: Hashable, seconds: float) -> None:
+        """Let nothing of a key pass for so long."""
+        self._restrict(key, lambda home, now: self._restricted().hold(home, seconds, now))
 
-    def binding(
-        self, key: Hashable, cost: float, limits: Limits
-    ) -> tuple[Rate, float | None, Look]:
-        """Of the rates that apply the one to wait longest for, or with the least left."""
+    def restrict(self, key: Hashable, remaining: float, seconds: float, name: str) -> None:
+        """Let at most so much of a key pass in that time."""
+        self._restrict(
+            key,
+            lambda home, now: self._restricted().restrict(home, remaining, seconds, name, now),
+        )
+
+    def _restrict(self, key: Hashable, change: Callable[[Hashable, float], None]) -> None:
+        queues = self.queues
+        queues.check_loop(to_serve=True)
         now = self.time()
-        if self.ramps is not None:
-            key = self.home(key, now)
-        looks = self._quota.look(key, cost, limits, now)
-        if self.ramps is not None:
-            limits = self.ramps.in_force(key, limits, now)
-        found = [
-            (rate, limit, look)
-            for rate, limit, look in zip(self.store.rates, limits, looks, strict=True)
-            if look is not None
-        ]
-        if not found:
-            return self.store.rates[0], None, Look(inf, 0.0, 0.0, "nothing")
-        return max(found, key=lambda each: (each[2].retry_after, -each[2].remaining))
+        home = self.home(key, now)
+        change(home, now)
+        if home in queues.by_key:
+            queues.review(home, self.standings.fits, most=_REVIEWED)
+            queues.serve(home)
+
+    def _restricted(self) -> Restrictions:
+        """The layer that knows of restrictions, put in front of the store if it is not yet."""
+        if self.restrictions is None:
+            made = self.restrictions = Restrictions(
+                self.store, self.ramps or self.store, self._on_change
+            )
+            sweeper = Sweeper(made, self._clock, self.time)
+            made.on_new_key = sweeper.see_to_it
+            self._sweepers.append(sweeper)
+            self._quota = self.queues.store = self.standings.quota = made
+        return self.restrictions
 
     def refuse_for_load(self, obstacle: Obstacle) -> float:
         """Count a call that the load controller refused; returns when it may come again."""
@@ -319,32 +335,7 @@ class Admission:
     ) -> RateLimited:
         """Count a refusal and make the error that tells of it."""
         self.rejected[reason] += 1
-        rate, limit, look = self.binding(key, cost, limits)
-        limit = inf if limit is None else limit
-        burst = self.store.burst
-        if wait is None:
-            above = f"the limit of {limit:g} in {rate.per:g} s"
-            if burst is not None and cost > burst and limit >= cost:
-                above, limit = f"the burst of {burst:g}", burst
-            why = f"cost {cost:g} for {shown(key)} is above {above} and can never pass"
-        else:
-            left = f"{look.remaining:g} of {limit:g} left"
-            why = f"no room for cost {cost:g} for {shown(key)}: {left}; retry after {wait:.3g} s"
-            if reason == "timeout":
-                why = f"{shown(key)} would wait {wait:.3g} s, longer than max_wait; {left}"
-            elif reason == "queue_full":
-                why = f"max_waiters={self._max_waiters} wait already; retry after {wait:.3g} s"
-        return error(
-            f"{self._name}: {why}",
-            limiter=self._name,
-            key=key,
-            rate=rate,
-            limit=limit,
-            remaining=look.remaining,
-            retry_after=wait,
-            reset_after=look.reset_after,
-            reason=reason,
-        )
+        return self.standings.refusal(error, reason, key, cost, limits, wait)
 
     def _refuse_waiter(
         self, error: type[RateLimited], reason: Reason, waiter: Waiter

@@ -21,11 +21,11 @@ def number(value: object, name: str) -> float:
     return int(as_float) if as_float.is_integer() else as_float
 
 
-def check_cost(cost: object) -> float:
-    """A cost: any finite number from 0 up."""
-    checked = number(cost, "cost")
+def check_cost(cost: object, name: str = "cost") -> float:
+    """A cost, or what else is any finite number from 0 up."""
+    checked = number(cost, name)
     if not 0 <= checked < inf:
-        raise ValueError(f"cost must be a finite number from 0 up, not {cost!r}")
+        raise ValueError(f"{name} must be a finite number from 0 up, not {cost!r}")
     return checked
 
 

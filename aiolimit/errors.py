@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from aiolimit.quota import Quota
 from aiolimit.rate import Rate
 
 __all__ = ["CostTooHigh", "Overloaded", "QueueFull", "RateLimited", "Reason", "shown"]
@@ -14,6 +15,7 @@ __all__ = ["CostTooHigh", "Overloaded", "QueueFull", "RateLimited", "Reason", "s
 Reason: TypeAlias = Literal["quota", "timeout", "queue_full", "cost_too_high", "overload"]
 
 _FACTS = (
+    "quotas",
     "limiter",
     "key",
     "rate",
@@ -56,6 +58,8 @@ class RateLimited(Exception):
         None if it never would.
     reset_after: seconds after which the whole limit is there again.
     reason: see `Reason`.
+    quotas: how the key stands under each of the limiter's rates, in their order; a rate that the
+        call was not under has the limit `UNLIMITED`.
     """
 
     def __init__(
@@ -70,8 +74,10 @@ class RateLimited(Exception):
         retry_after: float | None,
         reset_after: float,
         reason: Reason = "quota",
+        quotas: tuple[Quota, ...] = (),
     ) -> None:
         super().__init__(message)
+        self.quotas = quotas
         self.limiter = limiter
         self.key = key
         self.rate = rate
@@ -117,6 +123,7 @@ class Overloaded(RateLimited):
         reset_after: float | None = None,
         reason: Reason = "overload",
         binding: str = "in_flight",
+        quotas: tuple[Quota, ...] = (),
     ) -> None:
         # In an overloaded process this is made most of the time, so the text waits for a reader.
         Exception.__init__(self, *(message,) if message else ())
@@ -128,6 +135,7 @@ class Overloaded(RateLimited):
         self.retry_after = retry_after
         self.reset_after = retry_after if reset_after is None else reset_after
         self.reason = reason
+        self.quotas = quotas
         self.binding = binding
 
     def __str__(self) -> str:

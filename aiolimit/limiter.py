@@ -2,20 +2,20 @@
 
 import functools
 from collections.abc import Callable, Coroutine, Hashable
-from types import EllipsisType, FunctionType
+from types import EllipsisType
 from typing import Any, Final, ParamSpec, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
 from aiolimit.clock import Clock, check_clock
 from aiolimit.limited import limited
-from aiolimit.load.controller import LoadController
+from aiolimit.load.controller import LoadController, check_load
 from aiolimit.load.gate import Gate
 from aiolimit.memory import Limits, MemoryStore
-from aiolimit.permit import UNUSUAL, Permit, new_bent_permit, new_permit
-from aiolimit.rate import UNLIMITED, Limit, Rate
-from aiolimit.report import Explanation, Quota, Statistics
+from aiolimit.permit import UNUSUAL, Permit, bent, new_permit
+from aiolimit.quota import Quota
+from aiolimit.rate import UNLIMITED, Limit, Rate, check_rates
+from aiolimit.report import Explanation, Statistics
 from aiolimit.warmup import Ramp, WarmUp
 from aiolimit.window import Window
 
@@ -96,10 +96,10 @@ class Limiter:
         if warm_up is not None and not isinstance(warm_up, WarmUp):
             raise TypeError(f"warm_up must be a WarmUp or None, not {warm_up!r}")
         checked_clock = check_clock(clock)
-        _check_load(load, checked_clock)
+        check_load(load, checked_clock)
         self.name: str = name
         self._store = MemoryStore(
-            _check_rates(rates),
+            check_rates(rates),
             sub_windows=check_count(sub_windows, "sub_windows", 1),
             burst=burst,
             max_keys=check_count(max_keys, "max_keys", 1),
@@ -120,7 +120,7 @@ class Limiter:
         self._ramp = Ramp(0.0) if ramps is None else ramps.ramp
         self._gate = self._admission.gate or Gate.always_open(checked_clock)
         if ramps is not None or load is not None:
-            self.__class__ = cast(Any, _bent(type(self)))
+            self.__class__ = cast(Any, bent(type(self), Limiter.acquire))
         if load is not None:
             load.watch(self)
         self._time = self._admission.time
@@ -176,7 +176,7 @@ class Limiter:
                 return True
         cost = check_cost(cost)
         limits = self._admission.limits_of(limit)
-        if not self._admission.fits(cost, limits):
+        if not self._admission.standings.fits(cost, limits):
             self._admission.rejected["cost_too_high"] += 1
             return False
         now = self._time()
@@ -216,27 +216,51 @@ class Limiter:
         and so does one whose deadline cannot be met any more. Where the number of rates
         changes, waiters that came with limits of their own fall under the new ones.
         """
-        checked = _check_rates(rates)
+        checked = check_rates(rates)
         self._queues.check_loop(to_serve=True)
         self._store.change(checked)
         self._admission.use_rates()
         self._set_lane()
         for home in tuple(self._queues.by_key):
-            self._queues.review(home, self._admission.fits)
+            self._queues.review(home, self._admission.standings.fits)
             self._queues.serve(home)
+
+    def hold(self, key: Hashable = "", *, seconds: float) -> None:
+        """Let nobody of a key pass for so many seconds, as a server has asked with `Retry-After`.
+
+        A hold is only ever extended. Who waits stays in line, and who cannot make its `max_wait`
+        any more fails at once; afterwards calls leave at the pace of the fastest rate, for a
+        period of it at most. Raises `ValueError` or `TypeError` for seconds that are not a finite
+        number from 0 up.
+        """
+        self._admission.hold(key, check_cost(seconds, "seconds"))
+
+    def restrict(
+        self, key: Hashable = "", *, remaining: float, seconds: float, name: str = ""
+    ) -> None:
+        """Let at most `remaining` cost of a key pass in the next `seconds`, as a server has told.
+
+        It never lets more pass than the limiter does. What is said again under the same name takes
+        the place of what was said before. Raises `ValueError` or `TypeError` for what is not a
+        finite number from 0 up.
+        """
+        remaining = check_cost(remaining, "remaining")
+        self._admission.restrict(key, remaining, check_cost(seconds, "seconds"), name)
 
     def reset(self, key: Hashable | None = None) -> None:
         """Forget what one key has used, or all of them. Who waits for it goes as far as it can.
 
-        A key that shares the overflow window (see `max_keys`) is forgotten only with all.
+        A key that shares the overflow window (see `max_keys`) is forgotten only with all. Holds
+        and restrictions are forgotten too.
         """
         self._queues.check_loop(to_serve=True)
         if key is None:
             self._store.clear()
         else:
             self._store.forget(key)
-        if self._admission.ramps is not None:
-            self._admission.ramps.forget(key)
+        for bending in (self._admission.ramps, self._admission.restrictions):
+            if bending is not None:
+                bending.forget(key)
         for home in tuple(self._queues.by_key) if key is None else (key,):
             self._queues.serve(home)
 
@@ -260,7 +284,7 @@ class Limiter:
     def explain(self, key: Hashable = "") -> Explanation:
         """Why a call of cost 1 for this key would pass now, or wait; `str()` it to read it."""
         limits, now = self._queues.limits, self._time()
-        rate, limit, look = self._admission.binding(key, 1, limits)
+        rate, limit, look = self._admission.standings.binding(key, 1, limits)
         home = self._admission.home(key, now)
         queue = self._queues.by_key.get(home)
         retry_after = look.retry_after
@@ -280,7 +304,7 @@ class Limiter:
             limit=rate.limit if limit is None else limit,
             remaining=look.remaining,
             waiting=0 if queue is None else len(queue),
-            retry_after=retry_after if self._admission.fits(1, limits) else None,
+            retry_after=retry_after if self._admission.standings.fits(1, limits) else None,
             burst=self._store.burst,
             warmth=None if ramps is None else ramps.warmth(home, now),
             load=load,
@@ -321,13 +345,14 @@ class Limiter:
         return self._quota_of(permit.key, 1, limits)
 
     def _quota_of(self, key: Hashable, cost: float, limits: Limits) -> Quota:
-        rate, applied, look = self._admission.binding(key, cost, limits)
+        rate, applied, look = self._admission.standings.binding(key, cost, limits)
         return Quota(
             rate=rate,
             limit=UNLIMITED if applied is None else applied,
             remaining=look.remaining,
-            retry_after=look.retry_after if self._admission.fits(cost, limits) else None,
+            retry_after=look.retry_after if self._admission.standings.fits(cost, limits) else None,
             reset_after=look.reset_after,
+            more_after=look.more_after,
         )
 
     def _set_lane(self) -> None:
@@ -341,51 +366,12 @@ class Limiter:
         self._bent_lane: dict[Hashable, Window] = {}
         self._lane_limit = store.rates[0].limit
         if len(store.rates) == 1 and store.burst is None and store.sub_windows is not None:
-            if self._lane_limit > store.sub_windows and not self._queues.by_key:
+            restrictions = self._admission.restrictions
+            free = not self._queues.by_key and not (restrictions and restrictions.by_key)
+            if self._lane_limit > store.sub_windows and free:
                 lane = cast(dict[Hashable, Window], store.entries)
                 ramps = self._admission.ramps
                 if ramps is None and self.load is None:
                     self._lane = lane
                 elif ramps is None or (ramps.is_warm and ramps.timing.idle_after >= store.longest):
                     self._bent_lane = lane
-
-
-_bent_classes: WeakKeyDictionary[type[Limiter], type[Limiter]] = WeakKeyDictionary()
-
-
-def _bent(limiter: type[Limiter]) -> type[Limiter]:
-    """The class of those that warm up or have a load controller: their permits are bent ones.
-
-    Looking up which kind to make would cost each call of all other limiters 4 %, so this has the
-    same code of `acquire` with another global.
-    """
-    if limiter.acquire is not Limiter.acquire:
-        raise TypeError(
-            f"{limiter.__name__} overrides acquire, so it takes neither warm_up nor load; "
-            "keep a Limiter inside instead"
-        )
-    if limiter not in _bent_classes:
-        others = {**globals(), "new_permit": new_bent_permit}
-        plain = Limiter.acquire
-        acquire = FunctionType(plain.__code__, others, plain.__name__, plain.__defaults__)
-        made = type(limiter.__name__, (limiter,), {"__slots__": (), "acquire": acquire})
-        _bent_classes[limiter] = made
-    return _bent_classes[limiter]
-
-
-def _check_load(load: LoadController | None, clock: Clock) -> None:
-    if load is None:
-        return
-    if not isinstance(load, LoadController):
-        raise TypeError(f"load must be a LoadController or None, not {load!r}")
-    if load.clock is not clock and load.clock.time is not clock.time:
-        raise ValueError(
-            f"a limiter and its LoadController need the same clock, not {clock!r} and "
-            f"{load.clock!r}"
-        )
-
-
-def _check_rates(rates: tuple[Rate | str, ...]) -> tuple[Rate, ...]:
-    if not rates:
-        raise ValueError('a limiter needs at least one rate, such as Limiter("100/s")')
-    return tuple(Rate.of(rate) for rate in rates)

@@ -14,11 +14,11 @@ key. This one answers at once. Around it stand the three things that keep a tabl
   the steps of the next pass. No call pays for all of them.
 """
 
-from collections.abc import Callable, Hashable, Iterator
-from itertools import islice
-from math import inf
+from collections.abc import Callable, Hashable
+from math import floor, inf
 from typing import Final, Literal, NamedTuple
 
+from aiolimit.eviction import Eviction
 from aiolimit.pacer import Pacer
 from aiolimit.rate import Rate
 from aiolimit.window import Window, span_of
@@ -41,12 +41,13 @@ OVERFLOW: Final = _Overflow()
 
 
 class Look(NamedTuple):
-    """One rate of one key as it is now: a cost, two times in seconds, and what causes the wait."""
+    """One rate of one key as it is now: see `Quota`, and what causes the wait."""
 
     remaining: float
     retry_after: float
     reset_after: float
-    binding: Literal["nothing", "quota", "pace", "warm_up"]
+    more_after: float
+    binding: Literal["nothing", "quota", "pace", "warm_up", "hold"]
 
 
 class _Account:
@@ -90,8 +91,7 @@ class MemoryStore:
         self.entries: dict[Hashable, _Entry] = {}
         self._past: list[tuple[tuple[Rate, ...], dict[Hashable, _Entry]]] = []
         self._overflow: _Entry | None = None
-        self._pass: Iterator[Hashable] | None = None
-        self._youngest = 0.0
+        self._eviction = Eviction(self._idle_after)
 
     def __len__(self) -> int:
         return len(self.entries) + sum(len(entries) for _, entries in self._past)
@@ -177,20 +177,42 @@ class MemoryStore:
             wait = window.wait(cost, now, limit, rate.per)
             room = max(0, window.room(now, limit, rate.per))
             reset = window.empty_after(now, rate.per)
-            looks.append(Look(room, wait, reset, "quota" if wait else "nothing"))
+            _, more = window.left(now, limit, rate.per)
+            looks.append(Look(room, wait, reset, more, "quota" if wait else "nothing"))
         index, pace = self._pace(limits)
         slowest = looks[index]
         if slowest and isinstance(entry, _Account) and entry.pacer and self.burst is not None:
             wait = entry.pacer.wait(cost, now, pace, self.burst)
             room = max(0, entry.pacer.room(now, pace, self.burst))
             reset = entry.pacer.empty_after(now, pace)
+            more = slowest.more_after
+            if room < slowest.remaining:  # of what grows evenly there is more with the next whole
+                more = entry.pacer.wait(min(floor(room) + 1, self.burst), now, pace, self.burst)
             looks[index] = Look(
                 min(slowest.remaining, room),
                 max(slowest.retry_after, wait),
                 max(slowest.reset_after, reset),
+                more,
                 "pace" if wait > slowest.retry_after else slowest.binding,
             )
         return looks
+
+    def left(self, key: Hashable, limits: Limits, now: float) -> list[tuple[float, float] | None]:
+        """What is left of each rate, 0 or more, and the seconds until there is more.
+
+        The part of `look` that every response tells, made to be quick.
+        """
+        entry = self.entries.get(key) or self._find(key) or self._new()
+        if isinstance(entry, Window):
+            limit = limits[0]
+            return [None if limit is None else entry.left(now, limit, self.rates[0].per)]
+        if entry.pacer is not None:
+            looks = self.look(key, 0, limits, now)
+            return [look and (look.remaining, look.more_after) for look in looks]
+        return [
+            None if limit is None else window.left(now, limit, rate.per)
+            for rate, window, limit in zip(self.rates, entry.windows, limits, strict=True)
+        ]
 
     def home(self, key: Hashable, now: float) -> Hashable:
         """The key whose windows a call for this key is charged to: its own, or the overflow's."""
@@ -208,7 +230,8 @@ class MemoryStore:
         """Drop all keys."""
         self.entries.clear()
         self._past.clear()
-        self._overflow = self._pass = None
+        self._overflow = None
+        self._eviction.begin_anew()
 
     def change(self, rates: tuple[Rate, ...]) -> None:
         """Use other rates from the next decision on; what is charged stays charged."""
@@ -219,7 +242,7 @@ class MemoryStore:
             if self.entries:
                 self._past.append((old, self.entries))
             self.entries = {}
-            self._pass = None
+            self._eviction.begin_anew()
             if self._overflow is not None:
                 self._overflow = self._moved(self._overflow, old)
 
@@ -236,26 +259,9 @@ class MemoryStore:
             if not entries:
                 self._past.pop()
             return 0.0
-        if self._pass is None:
-            self._pass = iter(list(self.entries))
-            self._youngest = 0.0
-        seen = 0
-        for key in islice(self._pass, most):
-            seen += 1
-            if (found := self.entries.get(key)) is not None:
-                left = self._empty_after(found, now)
-                if left > 0 or self.is_held(key):
-                    self._youngest = max(self._youngest, now + left)
-                else:
-                    del self.entries[key]
-                    self.evicted += 1
-        if seen == most:
-            return 0.0
-        self._pass = None
-        if not self.entries:
-            self.entries.clear()  # gives back the room of the keys that were here
-            return None
-        return self._youngest - now if self._youngest > now else self.longest
+        forgotten, again = self._eviction.step(self.entries, now, most, self.longest)
+        self.evicted += forgotten
+        return again
 
     def _new(self) -> _Entry:
         if len(self.rates) == 1 and self.burst is None:
@@ -357,6 +363,10 @@ class MemoryStore:
         if isinstance(entry, _Account) and entry.pacer:
             entry.pacer.give_back(given, at, now, self._pace(limits)[1], self._fastest)
         return -given
+
+    def _idle_after(self, key: Hashable, entry: _Entry, now: float) -> float:
+        left = self._empty_after(entry, now)
+        return self.longest if left <= 0 and self.is_held(key) else left
 
     def _empty_after(self, entry: _Entry, now: float) -> float:
         """Seconds until nothing of what is charged matters any more."""

@@ -25,6 +25,7 @@ from aiolimit.load.gate import Gate, Obstacle
 from aiolimit.memory import Limits, MemoryStore
 from aiolimit.queue import GRACE, Queue, Waiter, more_generous
 from aiolimit.ramps import Ramps
+from aiolimit.restrictions import Restrictions
 
 __all__ = ["Queues"]
 
@@ -43,7 +44,7 @@ class Queues:
     def __init__(
         self,
         name: str,
-        store: MemoryStore | Ramps,
+        store: MemoryStore | Ramps | Restrictions,
         clock: Clock,
         time: Callable[[], float],
         refuse: Callable[[type[RateLimited], Reason, Waiter], RateLimited],
@@ -57,13 +58,15 @@ class Queues:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None
         self._name = name
-        self._store = store
+        self.store = store
         self._clock = clock
         self._time = time
         self._refuse = refuse
         self._on_change = on_change
         self._gate = gate
         self.on_loop: Callable[[], object] = lambda: None  # called when another loop is in use
+        #: Called with a key, and the time, when nobody waits for it any more.
+        self.on_empty: Callable[[Hashable, float], object] = lambda _key, _now: None
 
     def add(
         self,
@@ -121,7 +124,7 @@ class Queues:
                 now = self._time()
                 if self._gate is not None:
                     self._gate.undo(waiter.cohort, now)
-                self._store.give_back(
+                self.store.give_back(
                     queue.key, waiter.cost, limits, waiter.layout, now, waiter.granted_at
                 )
         finally:
@@ -144,11 +147,11 @@ class Queues:
         self, queue: Queue, ahead: float, cost: float, limits: Limits, now: float
     ) -> float:
         """The least seconds until `ahead` and then the cost can have passed."""
-        _, alone = self._store.take(queue.key, 0, cost, limits, now)
+        _, alone = self.store.take(queue.key, 0, cost, limits, now)
         for others in (self.limits, queue.most):
             if others is not None and len(others) == len(limits):
                 limits = more_generous(limits, others)
-        _, wait = self._store.take(queue.key, 0, cost, limits, now, ahead=ahead)
+        _, wait = self.store.take(queue.key, 0, cost, limits, now, ahead=ahead)
         return max(alone, wait)
 
     def serve(self, home: Hashable) -> None:
@@ -175,13 +178,13 @@ class Queues:
                 if self._hold(self._gate, waiter, now):
                     break
             limits = self.limits_of(waiter)
-            granted, wait = self._store.take(home, waiter.cost, waiter.cost, limits, now)
+            granted, wait = self.store.take(home, waiter.cost, waiter.cost, limits, now)
             if granted:
                 if self._gate is not None:
                     waiter.cohort = self._gate.enter(now, holds=waiter.holds)
                 self._remove(waiter)
                 waiter.granted_at = now
-                waiter.layout = self._store.layout if None in limits else None
+                waiter.layout = self.store.layout if None in limits else None
                 waiter.future.set_result(None)
             elif now + wait > waiter.deadline + GRACE:
                 self._fail(waiter)
@@ -297,8 +300,7 @@ class Queues:
     def _drop(self, queue: Queue) -> None:
         queue.sleep()
         if self.by_key.get(queue.key) is queue:
-            if isinstance(self._store, Ramps):
-                self._store.attempt(queue.key, self._time())  # it waited up to now
+            self.on_empty(queue.key, self._time())
             del self.by_key[queue.key]
             self._on_change()
 

@@ -8,11 +8,11 @@ One ramp serves the whole limiter, or each key has its own (`WarmUp.per_key`). W
 paces, each key has a pacer in paced time (`Ramp.paced`), in which the pace is constant.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import islice
-from math import ceil
+from collections.abc import Callable, Hashable, Mapping
+from math import ceil, floor
 from typing import Final
 
+from aiolimit.eviction import Eviction
 from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
 from aiolimit.pacer import Pacer
 from aiolimit.warmup import PACE_BURST, Ramp, WarmUp, bent
@@ -53,8 +53,7 @@ class Ramps:
         self._on_change = on_change
         self._has_begun = False
         self._keys: dict[Hashable, _Key] = {}
-        self._pass: Iterator[Hashable] | None = None
-        self._youngest = 0.0
+        self._eviction = Eviction(self._empty_after)
         self.use_rates()
 
     def use_rates(self) -> None:
@@ -157,7 +156,8 @@ class Ramps:
                 room = max(0, min(room, one.pacer.room(paced, pace, self._burst(pace, 0))))
                 wait = max(wait, at_pace)
             binding = "warm_up" if wait > at_whole.retry_after else at_whole.binding
-            looks[index] = Look(room, wait, look.reset_after, binding)
+            more = self._more_after(key, one, room, limits, index, now)
+            looks[index] = Look(room, wait, look.reset_after, more, binding)
         return looks
 
     def forget(self, key: Hashable | None) -> None:
@@ -178,24 +178,7 @@ class Ramps:
 
     def evict(self, now: float, most: int) -> float | None:
         """Make a step of a pass over the keys, as `MemoryStore.evict` does."""
-        if self._pass is None:
-            self._pass = iter(list(self._keys))
-            self._youngest = 0.0
-        seen = 0
-        for key in islice(self._pass, most):
-            seen += 1
-            if (one := self._keys.get(key)) is not None:
-                left = self._empty_after(key, one, now)
-                if left > 0:
-                    self._youngest = max(self._youngest, now + left)
-                else:
-                    del self._keys[key]
-        if seen == most:
-            return 0.0
-        self._pass = None
-        if not self._keys:
-            return None
-        return self._youngest - now if self._youngest > now else self.longest
+        return self._eviction.step(self._keys, now, most, self.longest)[1]
 
     def _has_waiter(self, key: Hashable) -> bool:
         return key in self.waiters if self.warm_up.per_key else bool(self.waiters)
@@ -282,6 +265,17 @@ class Ramps:
         level = min(low, limit)
         wait = max(ramp.wait_for_limit(level, limit, now, timing), at_level(level))
         return min(wait, at_level(low - 1)) if low > lowest else wait
+
+    def _more_after(
+        self, key: Hashable, one: _Key, room: float, limits: Limits, index: int, now: float
+    ) -> float:
+        """Seconds until one of the rates has a whole more than that room."""
+        limit = limits[index]
+        if limit is None or room >= limit:
+            return 0.0
+        whole = min(floor(room) + 1, limit)
+        at_pace = self._wait_for_pace(one, whole, limits, now) if self._paced[index] else 0.0
+        return max(at_pace, self._wait(key, whole, limits, index, now, 0))
 
     def _empty_after(self, key: Hashable, one: _Key, now: float) -> float:
         """Seconds until forgetting the key would change no decision."""

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from aiolimit.arguments import check_limit, number
 
-__all__ = ["UNLIMITED", "Limit", "Rate", "Unlimited"]
+__all__ = ["UNLIMITED", "Limit", "Rate", "Unlimited", "check_rates"]
 
 
 class Unlimited(Enum):
@@ -102,3 +102,10 @@ class Rate:
             if count and count * _SECONDS[unit] == self.per:
                 return f"{self.limit}/{'' if count == 1 else count}{unit}"
         return f"{self.limit}/{self.per}s"
+
+
+def check_rates(rates: tuple[Rate | str, ...]) -> tuple[Rate, ...]:
+    """One rate or more, read where they are text."""
+    if not rates:
+        raise ValueError('a limiter needs at least one rate, such as Limiter("100/s")')
+    return tuple(Rate.of(rate) for rate in rates)

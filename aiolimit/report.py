@@ -1,4 +1,4 @@
-"""What a limiter tells of itself: a key's quota, the counts, and why the limit is what it is."""
+"""What a limiter tells of itself: the counts, and why the limit is what it is."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -8,27 +8,9 @@ from typing import Literal
 from aiolimit.errors import Reason, shown
 from aiolimit.load.gate import Obstacle
 from aiolimit.load.law import LoadState
-from aiolimit.rate import Limit, Rate
+from aiolimit.rate import Rate
 
-__all__ = ["Explanation", "LoadReport", "Quota", "Statistics"]
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """What a key has left. Of several rates the one that binds: the longest wait, the least left.
-
-    rate: the rate that binds.
-    limit: cost in `rate.per` seconds; `UNLIMITED` where the call named that.
-    remaining: cost that would pass now.
-    retry_after: seconds until a call would pass; 0 if it would now, None if it never would.
-    reset_after: seconds until the whole limit is there again.
-    """
-
-    rate: Rate
-    limit: Limit
-    remaining: float
-    retry_after: float | None
-    reset_after: float
+__all__ = ["Explanation", "LoadReport", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +92,9 @@ class Explanation:
     """Why a call for this key would pass or not, now. `str()` of it is a sentence for a person.
 
     binding: what decides: "quota" (the window is full), "pace" (the burst is spent), "warm_up"
-        (the whole limit would let it pass), "queue" (others wait for this key), "load" (the
-        process is overloaded) or "nothing" (a call would pass).
+        (the whole limit would let it pass), "hold" (`Limiter.hold` or `restrict`: a server has
+        asked to wait), "queue" (others wait for this key), "load" (the process is overloaded) or
+        "nothing" (a call would pass).
     limit: what the limit of `rate` is now, as cost in `rate.per` seconds.
     waiting: callers that wait for this key.
     retry_after: seconds until a call of cost 1 would pass, behind those who wait; None if it
@@ -123,7 +106,7 @@ class Explanation:
     limiter: str
     key: Hashable
     rates: tuple[Rate, ...]
-    binding: Literal["nothing", "quota", "pace", "warm_up", "queue", "load"]
+    binding: Literal["nothing", "quota", "pace", "warm_up", "hold", "queue", "load"]
     rate: Rate
     limit: float
     remaining: float
@@ -163,6 +146,8 @@ class Explanation:
                 why = f"{left}, so a new call waits {wait}"
             case "pace":
                 why = f"{key} is ahead of its even pace, so a new call waits {wait}"
+            case "hold":
+                why = f"{key} is held back from outside, so a new call waits {wait}"
             case "warm_up":
                 why = f"{left} while it warms, so a new call waits {wait}"
             case _:

@@ -157,6 +157,24 @@ class Window:
         self.room(now, 0, period)
         return seconds_until(self.last, max(now, self.last), period) if self.total else 0.0
 
+    def left(self, now: float, limit: float, period: float) -> tuple[float, float]:
+        """What fits now, 0 or more, and seconds until more does: when the oldest entry leaves."""
+        if not self.total:
+            return limit, 0.0
+        older = self.older
+        oldest = older[self.first] if older and self.first < len(older) else self.last
+        if now < self.last or now - oldest >= period:
+            left = self.room(now, limit, period)
+            if not self.total:
+                return limit, 0.0
+            now, oldest = max(now, self.last), self._oldest()
+        else:
+            left = limit - self.total
+        more = oldest + period - now
+        if now + more - oldest != period:  # rounded: to the last bit, then
+            more = seconds_until(oldest, now, period)
+        return (left if left > 0 else 0), more
+
     def give_back(self, cost: float, at: float, now: float, period: float) -> float:
         """Take up to `cost` out of the entry that the admission made at time `at` is in.
 
@@ -198,6 +216,11 @@ class Window:
             self.older_total -= part
             self.closes = -inf
         return cost - left
+
+    def _oldest(self) -> float:
+        """When the entry that leaves next was last joined."""
+        older = self.older
+        return older[self.first] if older and self.first < len(older) else self.last
 
     def forget_before(self, now: float) -> None:
         """Let nothing be given back that was admitted before now: it was not admitted here."""

@@ -14,14 +14,14 @@ PACKAGE = ROOT / "aiolimit"
 
 # From the ground up. A room may import those before it, never those after it.
 FLOORS = [
-    {"arguments", "load.law", "load.cgroup"},
+    {"arguments", "eviction", "load.law", "load.cgroup"},
     {"rate", "load.sensors"},
-    {"window", "warmup", "errors", "clock"},
-    {"pacer"},
+    {"window", "warmup", "quota", "clock"},
+    {"pacer", "restriction", "errors"},
     {"memory", "load.gate"},
     {"report", "ramps"},
-    {"load.controller", "queue", "sweeper"},
-    {"queues"},
+    {"restrictions", "load.controller", "queue", "sweeper"},
+    {"queues", "standings"},
     {"permit"},
     {"admission", "limited"},
     {"limiter"},
@@ -31,6 +31,7 @@ FLOORS = [
 ]
 PURE = {
     "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",
+    "eviction", "quota", "restriction", "restrictions", "standings",
     "load.law", "http.fields",
 }  # fmt: skip
 

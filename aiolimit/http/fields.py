@@ -1,26 +1,75 @@
-"""What a refusal says in HTTP: pure functions from a refusal to fields and bodies.
+"""What a limiter says in HTTP: pure functions from quotas and refusals to fields and bodies.
 
-The dialects of the RateLimit fields, for writing and for reading, belong here too.
+Written are `Retry-After` (RFC 9110, 10.2.3), and one of
+
+- "draft-11": `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11, lists
+  of structured fields (RFC 9651) with one item for each rate. Their names are here and nowhere
+  else, as drafts have changed them four times.
+- "legacy": the `X-RateLimit-Limit`, `-Remaining` and `-Reset` of many services, of the rate that
+  binds; the reset is in seconds since 1970, as GitHub and flask-limiter have it.
+- None: neither.
+
+The body of a refusal is a problem (RFC 9457) of the types which the draft registers.
+What servers say, in these and all other dialects, `feedback.py` reads.
 """
 
 import json
-from math import ceil
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import ceil, floor
+from typing import Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from aiolimit.errors import Overloaded, RateLimited
+from aiolimit.rate import UNLIMITED, Rate
 
 __all__ = [
+    "Dialect",
+    "Policy",
+    "Standing",
+    "check_dialect",
+    "legacy",
+    "merged",
     "overload_body",
     "overload_headers",
+    "policies",
+    "quota_fields",
     "refusal_body",
     "refusal_headers",
     "retry_after",
     "status",
 ]
 
+#: How a service tells its clients what they have left.
+Dialect: TypeAlias = Literal["draft-11", "legacy"] | None
+
+#: Of each rate of a limiter what is left, as cost, and the seconds until there is more; None for
+#: a rate that does not apply.
+Standing: TypeAlias = Sequence[tuple[float, float] | None]
+
+Pairs: TypeAlias = list[tuple[bytes, bytes]]
+
+POLICY: Final = b"ratelimit-policy"
+LIMIT: Final = b"ratelimit"
+_LEGACY: Final = (b"x-ratelimit-limit", b"x-ratelimit-remaining", b"x-ratelimit-reset")
+_OURS: Final = frozenset((POLICY, LIMIT, *_LEGACY))
+
+_PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+_LARGEST: Final = 999_999_999_999_999  # of a structured field's integers
+_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
+_PROBLEM: Final = "application/problem+json"
+
+
+def check_dialect(headers: object) -> Dialect:
+    """One of the dialects; raises `ValueError` for anything else."""
+    if headers not in ("draft-11", "legacy", None):
+        raise ValueError(f'headers must be "draft-11", "legacy" or None, not {headers!r}')
+    return headers
+
 
 def retry_after(seconds: float) -> int:
-    """The value of `Retry-After` (RFC 9110, 10.2.3): whole seconds, rounded up, at least 1."""
-    return max(1, ceil(seconds))
+    """The value of `Retry-After`: whole seconds, rounded up, at least 1."""
+    return min(max(1, ceil(seconds)), _LARGEST)
 
 
 def status(refused: RateLimited) -> int:
@@ -28,40 +77,205 @@ def status(refused: RateLimited) -> int:
     return 503 if isinstance(refused, Overloaded) else 429
 
 
-def refusal_headers(refused: RateLimited) -> dict[str, str]:
-    """The headers of a refusal. There is no `Retry-After` where the call can never pass."""
+class Policy(NamedTuple):
+    """One rate of a limiter in the draft's words.
+
+    name: of the limiter, and of the period where it has several rates.
+    quota: the limit, as a whole cost.
+    head: the item of `RateLimit`, up to the number that says what is left.
+    item: the item of `RateLimit-Policy`.
+    """
+
+    name: str
+    quota: int
+    head: bytes
+    item: bytes
+
+
+@lru_cache(maxsize=1024)
+def policies(
+    limiter: str, rates: tuple[Rate, ...], limits: tuple[float | None, ...]
+) -> tuple[Policy | None, ...]:
+    """What the rates of a limiter are called under those limits; None where one does not apply.
+
+    A period that is no whole number of seconds cannot be told, so its item has no window.
+    """
+    made: list[Policy | None] = []
+    for index, (rate, limit) in enumerate(zip(rates, limits, strict=True)):
+        if limit is None:
+            made.append(None)
+            continue
+        name = limiter if len(rates) == 1 else f"{limiter}-{str(rate).partition('/')[2]}"
+        if any(other.per == rate.per for other in rates[:index]):
+            name += f"-{index + 1}"
+        # A structured field's string is of ASCII only, so what is none is percent-encoded.
+        name = quote(name, safe=_PLAIN)
+        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+        text, quota = f'"{escaped}"', _whole(limit)
+        window = f";w={_whole(rate.per)}" if rate.per.is_integer() else ""
+        made.append(
+            Policy(name, quota, f"{text};r=".encode(), f"{text};q={quota}{window}".encode())
+        )
+    return tuple(made)
+
+
+def quota_fields(
+    known: Sequence[Policy | None], standing: Standing, after: int | None = None
+) -> Pairs:
+    """`RateLimit-Policy` and `RateLimit` for what is left; nothing where no rate applies.
+
+    after: the `Retry-After` of the same response, before which no window may end (section 6 of
+        the draft). What is left holds for any shorter time as well.
+    """
+    items, states = [], []
+    for policy, state in zip(known, standing, strict=True):
+        if policy is None or state is None:
+            continue
+        left, more = state
+        items.append(policy.item)
+        if more > 0:
+            seconds = retry_after(more)
+            if after is not None and after < seconds:
+                seconds = after
+            states.append(b"%b%d;t=%d" % (policy.head, _whole(left), seconds))
+        else:
+            states.append(b"%b%d" % (policy.head, _whole(left)))
+    if not items:
+        return []
+    return [(POLICY, b", ".join(items)), (LIMIT, b", ".join(states))]
+
+
+def legacy(known: Sequence[Policy | None], standing: Standing, now: float) -> Pairs:
+    """The triple of the rate that has the least left, at that time in seconds since 1970."""
+    found = [
+        (_whole(state[0]), -state[1], policy.quota)
+        for policy, state in zip(known, standing, strict=True)
+        if policy is not None and state is not None
+    ]
+    if not found:
+        return []
+    left, more, quota = min(found)
+    values = quota, left, ceil(now - more)
+    return [(name, b"%d" % value) for name, value in zip(_LEGACY, values, strict=True)]
+
+
+def merged(theirs: Iterable[tuple[bytes, bytes]], ours: Pairs) -> Pairs:
+    """The fields of a response with ours: one line for each, whoever else has written there.
+
+    Lists are joined. Of two triples the one stays that has less left.
+    """
+    theirs = list(theirs)
+    if not any(pair[0] in _OURS for pair in theirs):
+        return theirs + ours
+    kept = [pair for pair in theirs if pair[0] not in _OURS]
+    found = {
+        name: b", ".join(value for other, value in theirs if other == name)
+        for name in dict.fromkeys(name for name, _ in theirs if name in _OURS)
+    }
+    fresh = dict(ours)
+    remaining = _LEGACY[1]
+    if remaining in found and remaining in fresh:
+        if found[remaining].isdigit() and int(found[remaining]) <= int(fresh[remaining]):
+            fresh = {name: value for name, value in fresh.items() if name not in _LEGACY}
+    for name, value in fresh.items():
+        is_list = name in (POLICY, LIMIT) and name in found
+        found[name] = b"%b, %b" % (found[name], value) if is_list else value
+    return kept + list(found.items())
+
+
+def refusal_headers(refused: RateLimited, headers: Dialect = "draft-11") -> dict[str, str]:
+    """The headers of a refusal. There is no `Retry-After` where the call can never pass.
+
+    For the legacy triple see `legacy`, which needs to be told the time.
+    """
     if isinstance(refused, Overloaded):
         return overload_headers(retry_after(refused.retry_after))
-    headers = {"content-type": "application/json"}
+    made = {"content-type": _PROBLEM}
+    after = None
     if refused.retry_after is not None:
-        headers["retry-after"] = str(retry_after(refused.retry_after))
-    return headers
+        after = retry_after(refused.retry_after)
+        made["retry-after"] = str(after)
+    if headers == "draft-11":
+        known, standing = _told(refused)
+        made |= {
+            name.decode(): value.decode() for name, value in quota_fields(known, standing, after)
+        }
+    return made
 
 
 def refusal_body(refused: RateLimited) -> bytes:
-    """The JSON body of a refusal: the limit, its period in seconds, and how long to wait.
+    """The problem that a refusal is: which policies it violates, and how long to wait.
 
     It names no key: what identifies one caller is nothing to tell another. An overloaded server
-    names no limit either, as the caller's has nothing to do with it.
+    names no policy either, as the caller's quota has nothing to do with it.
     """
-    after = refused.retry_after
     if isinstance(refused, Overloaded):
         return overload_body(retry_after(refused.retry_after))
-    return json.dumps(
-        {
-            "error": "rate limit exceeded",
-            "limit": refused.limit,
-            "per": refused.rate.per,
-            "retry_after": None if after is None else retry_after(after),
-        }
-    ).encode()
+    known, _ = _told(refused)
+    violated = [
+        policy.name
+        for policy, quota in zip(known, refused.quotas, strict=True)
+        if policy is not None and quota.retry_after != 0
+    ]
+    after = None if refused.retry_after is None else retry_after(refused.retry_after)
+    return quota_body(tuple(violated), after)
+
+
+def quota_body(violated: tuple[str, ...], after: int | None) -> bytes:
+    """The problem "quota-exceeded"."""
+    again = "it can never pass" if after is None else f"try again in {after} s"
+    return _problem(
+        "quota-exceeded",
+        "Request cannot be satisfied as assigned quota has been exceeded",
+        429,
+        f"{', '.join(violated)}: no quota is left for this request; {again}",
+        violated,
+        after,
+    )
 
 
 def overload_headers(seconds: int) -> dict[str, str]:
     """The headers of an overloaded server, which hopes for better times in so many seconds."""
-    return {"content-type": "application/json", "retry-after": str(seconds)}
+    return {"content-type": _PROBLEM, "retry-after": str(seconds)}
 
 
+@lru_cache(maxsize=256)
 def overload_body(seconds: int) -> bytes:
-    """The JSON body that goes with them."""
-    return json.dumps({"error": "overloaded", "retry_after": seconds}).encode()
+    """The problem "temporary-reduced-capacity", which goes with them."""
+    return _problem(
+        "temporary-reduced-capacity",
+        "Request cannot be satisfied due to temporary server capacity constraints",
+        503,
+        f"the server has more to do than it can; try again in {seconds} s",
+        (),
+        seconds,
+    )
+
+
+def _problem(
+    kind: str, title: str, code: int, detail: str, violated: tuple[str, ...], after: int | None
+) -> bytes:
+    members: dict[str, object] = {
+        "type": _TYPES + kind,
+        "title": title,
+        "status": code,
+        "detail": detail,
+        "violated-policies": violated,
+    }
+    if after is not None:
+        members["retry-after"] = after
+    return json.dumps(members).encode()
+
+
+def _told(refused: RateLimited) -> tuple[tuple[Policy | None, ...], Standing]:
+    """What an error tells of the rates it was refused under."""
+    limits = tuple(
+        None if quota.limit is UNLIMITED else quota.rate.limit for quota in refused.quotas
+    )
+    known = policies(refused.limiter, tuple(quota.rate for quota in refused.quotas), limits)
+    return known, [(quota.remaining, quota.more_after) for quota in refused.quotas]
+
+
+def _whole(number: float) -> int:
+    """A cost as the fields have it: whole, not more than there is, and not below 0."""
+    return min(max(0, floor(number)), _LARGEST) if number < _LARGEST else _LARGEST

@@ -30,7 +30,7 @@ from aiolimit.load.law import LoadState, Sample, Targets, advance
 from aiolimit.load.sensors import BUILT_IN, OwnSensor, Sensors, ask_all
 from aiolimit.report import LoadReport
 
-__all__ = ["LoadController"]
+__all__ = ["LoadController", "check_load"]
 
 _SHORTEST_STEP: Final = 0.125
 _STEPS: Final = 0.25  # seconds between the shortest step and the longest
@@ -381,3 +381,16 @@ def _own(sensors: Mapping[str, Callable[[], Any]] | None) -> dict[str, Callable[
                 f"sensor {name!r} must be a function that returns a pressure, not {read!r}"
             )
     return dict(sensors)
+
+
+def check_load(load: object, clock: Clock) -> None:
+    """A controller for a limiter with that clock, or None."""
+    if load is None:
+        return
+    if not isinstance(load, LoadController):
+        raise TypeError(f"load must be a LoadController or None, not {load!r}")
+    if load.clock is not clock and load.clock.time is not clock.time:
+        raise ValueError(
+            f"a limiter and its LoadController need the same clock, not {clock!r} and "
+            f"{load.clock!r}"
+        )
