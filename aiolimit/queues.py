@@ -324,9 +324,9 @@ class Queues:
         made: Exception
         if error is RateLimited and waiter.queue.held is not None:
             error, reason = Overloaded, "overload"
+        self._remove(waiter)  # first: it is not told to wait for itself
         try:
             made = self._refuse(error, reason, waiter)
         except Exception as raised:  # noqa: BLE001 (a key's own methods; its caller is told)
             made = raised
-        self._remove(waiter)
         waiter.future.set_exception(made)

@@ -134,7 +134,7 @@ async def test_a_call_that_cannot_wait_fails_at_once_and_says_until_when() -> No
     assert limiter.try_acquire("a")
 
 
-@pytest.mark.parametrize("warm_up", [None, WarmUp(0.5, over=1)])
+@pytest.mark.parametrize("warm_up", [None, WarmUp(0.5, over=1, pace=False)])
 async def test_what_a_server_says_is_left_is_not_exceeded(warm_up: WarmUp | None) -> None:
     clock = FakeClock()
     limiter = Limiter("100/min", clock=clock, warm_up=warm_up)
