@@ -25,14 +25,15 @@ FLOORS = [
     {"permit"},
     {"admission", "limited"},
     {"limiter"},
-    {"testing", "http.fields", "http.address"},
+    {"testing", "http.fields", "http.address", "http.structured", "http.times"},
+    {"http.feedback"},
     {"http.lifespan", "http.uvicorn"},
     {"http.asgi"},
 ]
 PURE = {
     "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",
     "eviction", "quota", "restriction", "restrictions", "standings",
-    "load.law", "http.fields",
+    "load.law", "http.fields", "http.structured", "http.times", "http.feedback",
 }  # fmt: skip
 
 
