@@ -188,6 +188,20 @@ class Admission:
         ahead = (len(queue) if queue else 0) + self.gate.waiting()
         return home, ahead / self._load.state.rate
 
+    def refuse_at_once(self, key: Hashable) -> tuple[float, list[tuple[float, float]]] | None:
+        """Refuse a call of cost 1 that would not wait, if a glance tells that it cannot pass.
+
+        Returns the seconds until it could, and how the key stands under each rate; None, with
+        nothing done, where the call has to be made to know.
+        """
+        queues = self.queues
+        if self.gate is not None or queues.by_key or get_ident() != queues.thread:
+            return None
+        found = self.standings.full(key, self.time())
+        if found is not None:
+            self.rejected["quota"] += 1
+        return found
+
     def settle(self, permit: Permit, cost: float) -> None:
         """Charge or give back the difference between what the permit cost and what it costs."""
         if not permit._is_granted:

@@ -340,6 +340,16 @@ class Limiter:
         """Calls that have passed, and of those how many are through, for the load controller."""
         return self._entered + self._passed, self._completed + self._passed
 
+    def _enter_at_once(self, key: Hashable) -> Permit | None:
+        """A permit of cost 1 that is entered already, where the fast lane is open; else None."""
+        window = self._lane.get(key)
+        if window is None or not window.join(now := self._time(), self._lane_limit):
+            return None
+        permit = self.acquire(key)
+        permit._at = now
+        self._entered += 1
+        return permit
+
     def _quota(self, permit: Permit) -> Quota:
         limits = self._admission.limits_of(permit._own_limit, strict=False)
         return self._quota_of(permit.key, 1, limits)

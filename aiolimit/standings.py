@@ -10,6 +10,7 @@ from aiolimit.quota import Quota
 from aiolimit.ramps import Ramps
 from aiolimit.rate import UNLIMITED, Rate
 from aiolimit.restrictions import Restrictions
+from aiolimit.window import Window
 
 __all__ = ["Standings"]
 
@@ -71,6 +72,30 @@ class Standings:
             return self._store.left(key, limits, now)
         looks = self.quota.look(self._home(key, now), 0, limits, now)
         return [look and (look.remaining, look.more_after) for look in looks]
+
+    def full(self, key: Hashable, now: float) -> tuple[float, list[tuple[float, float]]] | None:
+        """How a key stands that has no room for a cost of 1, and the seconds until it has.
+
+        None where it has room, or where it takes more than a glance to tell. A server that is
+        asked too often answers this most of the time, so it makes no error of it.
+        """
+        if self.quota is not self._store:
+            return None
+        entry = self._store.entries.get(key)
+        rates = self._store.rates
+        if isinstance(entry, Window):
+            rate = rates[0]
+            left = entry.left(now, rate.limit, rate.per)
+            return (entry.wait(1, now, rate.limit, rate.per), [left]) if left[0] < 1 else None
+        if entry is None or entry.pacer is not None:
+            return None
+        standing, wait = [], 0.0
+        for rate, window in zip(rates, entry.windows, strict=True):
+            left = window.left(now, rate.limit, rate.per)
+            standing.append(left)
+            if left[0] < 1:
+                wait = max(wait, window.wait(1, now, rate.limit, rate.per))
+        return (wait, standing) if wait else None
 
     def fits(self, cost: float, limits: Limits) -> bool:
         """Whether the cost could pass if nothing else did: a limit of 0 lets nothing pass."""

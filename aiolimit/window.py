@@ -51,9 +51,12 @@ def _passed(since: float, now: float, period: float) -> bool:
 def seconds_until(since: float, now: float, period: float) -> float:
     """The least wait after which `period` has passed: who sleeps just that is let in."""
     when = since + period
-    while not _passed(since, when, period):
-        when = nextafter(when, inf)
-    wait = max(0.0, when - now)
+    if when - since <= period:  # else it has passed by then, whatever was rounded
+        while not _passed(since, when, period):
+            when = nextafter(when, inf)
+    wait = when - now
+    if wait <= 0.0:
+        return 0.0
     while now + wait < when:
         wait = nextafter(wait, inf)
     return wait
@@ -158,7 +161,11 @@ class Window:
         return seconds_until(self.last, max(now, self.last), period) if self.total else 0.0
 
     def left(self, now: float, limit: float, period: float) -> tuple[float, float]:
-        """What fits now, 0 or more, and seconds until more does: when the oldest entry leaves."""
+        """What fits now, 0 or more, and seconds until more does: when the oldest entry leaves.
+
+        The seconds are exact where they are about whole; elsewhere they may be rounded in the
+        last bit, as each response tells them, in whole seconds.
+        """
         if not self.total:
             return limit, 0.0
         older = self.older
@@ -171,7 +178,7 @@ class Window:
         else:
             left = limit - self.total
         more = oldest + period - now
-        if now + more - oldest != period:  # rounded: to the last bit, then
+        if not 1e-9 < more % 1.0 < 1 - 1e-9:
             more = seconds_until(oldest, now, period)
         return (left if left > 0 else 0), more
 

@@ -27,7 +27,8 @@ FLOORS = [
     {"limiter"},
     {"testing", "http.fields", "http.address", "http.structured", "http.times"},
     {"http.feedback"},
-    {"http.lifespan", "http.uvicorn"},
+    {"http.asgi_types", "http.answers", "http.uvicorn"},
+    {"http.lifespan", "http.rule"},
     {"http.asgi"},
 ]
 PURE = {

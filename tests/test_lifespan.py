@@ -168,9 +168,15 @@ async def test_what_an_overloaded_server_says() -> None:
             answer = await client.get("/")
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
+        assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json() == {
-            "error": "overloaded",
-            "retry_after": int(answer.headers["retry-after"]),
+            "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            "title": "Request cannot be satisfied due to temporary server capacity constraints",
+            "status": 503,
+            "detail": "the server has more to do than it can; "
+            f"try again in {answer.headers['retry-after']} s",
+            "violated-policies": [],
+            "retry-after": int(answer.headers["retry-after"]),
         }
         with pytest.raises(websockets.InvalidStatus) as refused:
             async with websockets.connect(f"ws://{address}/echo"):

@@ -165,7 +165,7 @@ async def test_a_refusal_says_what_the_middleware_says(parser: str) -> None:
         assert list(fields) == list(its_fields)
         assert {"date", "server", "x-ours", "retry-after"} < set(fields)
         if body:
-            assert json.loads(body)["retry_after"] == int(fields["retry-after"]) >= 1
+            assert json.loads(body)["retry-after"] == int(fields["retry-after"]) >= 1
             assert re.sub(rb"\d+", b"", body) == re.sub(rb"\d+", b"", its_body)
     assert early[1][2] == b""
     assert limiter.statistics().rejected["overload"] == 2  # only those of the middleware's
@@ -187,7 +187,7 @@ async def test_clients_understand_it(parser: str) -> None:
 
         status, after, body, number = await asyncio.to_thread(ask)
         assert (status, number >= 0) == (503, True)
-        assert json.loads(body) == {"error": "overloaded", "retry_after": int(after or 0)}
+        assert json.loads(body)["retry-after"] == int(after or 0)
         async with httpx.AsyncClient(base_url=f"http://{there.address}") as client:
             answers = [await client.request(way, "/") for way in ("GET", "HEAD", "OPTIONS")]
             assert [answer.status_code for answer in answers] == [503] * 3
@@ -338,7 +338,7 @@ async def test_close_is_honoured(parser: str) -> None:
         async with there.connected() as wire:
             status, fields, body = await wire.say(closing)
             assert (status, fields["connection"]) == (503, "close")
-            assert b"overloaded" in body
+            assert b"temporary-reduced-capacity" in body
             assert await wire.end() == b""
         async with there.connected() as wire:
             assert (await wire.say(GET[:-2] + b"Connection: keep-alive\r\n\r\n"))[0] == 503

@@ -8,26 +8,36 @@ It stands before routing and needs no route, so nothing below it escapes. The ap
 called once, inside the permit, and what it raises leaves unchanged: only the decision is guarded.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Hashable, MutableMapping
-from functools import lru_cache
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Hashable
+from inspect import isawaitable
+from typing import Final
 
-from aiolimit.arguments import check_wait
-from aiolimit.errors import Overloaded, RateLimited
-from aiolimit.http import fields
+from aiolimit.errors import RateLimited
 from aiolimit.http.address import peer
+from aiolimit.http.answers import Refusal
+from aiolimit.http.asgi_types import App, Message, Receive, Scope, Send
+from aiolimit.http.fields import Dialect, Pairs
 from aiolimit.http.lifespan import run_with
+from aiolimit.http.rule import Exempt, Limits, Rule, Told
 from aiolimit.limiter import Limiter
 
-__all__ = ["RateLimitMiddleware"]
+__all__ = ["PERMIT", "RateLimitMiddleware", "is_preflight"]
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+#: Where the application finds its permit in the scope, as to settle the true cost with `adjust`.
+PERMIT: Final = "aiolimit.permit"
 
-_TRY_AGAIN_LATER = 1013  # the close code of a websocket that is refused for a while (IANA)
+_TRY_AGAIN_LATER: Final = 1013  # the close code of a websocket that is refused for a while (IANA)
+_STARTS: Final = frozenset(
+    ("http.response.start", "websocket.accept", "websocket.http.response.start")
+)
+_DENIAL: Final = "websocket.http.response"
+
+
+def is_preflight(scope: Scope) -> bool:
+    """Whether a request is a CORS preflight, which a browser sends of its own accord."""
+    if scope.get("method") != "OPTIONS":
+        return False
+    return any(name == b"access-control-request-method" for name, _ in scope.get("headers", ()))
 
 
 class RateLimitMiddleware:
@@ -37,94 +47,170 @@ class RateLimitMiddleware:
     limiter: what limits; each key has its own quota.
     key: a function of the scope that names the caller; by default the peer's address, as the
         server tells it. Forwarded headers are not looked at: whoever can write them would choose
-        the key. (uvicorn itself believes X-Forwarded-For of whoever connects from 127.0.0.1,
-        unless it runs with `--no-proxy-headers`.)
-    exempt: paths that are never limited, or a function of the scope that tells.
+        the key. Behind a proxy give it a `ClientAddress`. (uvicorn itself believes
+        X-Forwarded-For of whoever connects from 127.0.0.1, unless it runs with
+        `--no-proxy-headers`.)
+    cost: what a request costs, 1 by default, or a function of the scope that tells.
+    limit: a function of the scope that tells the limit of this request, as `Limiter.acquire` has
+        it: a number or a tuple, `UNLIMITED`, or None for the limiter's own.
+    exempt: what is never limited: paths and functions of the scope, such as `is_preflight`, or
+        one such function.
     max_wait: seconds a request may wait for its turn, in place of the limiter's own `max_wait`;
         by default it is refused at once, and no connection is held.
+    headers: how all responses tell what is left: "draft-11", the RateLimit fields, "legacy", the
+        `X-RateLimit-*` triple, or None, not at all.
+    on_refuse: a function of the scope and the `RateLimited` that gives another response: an ASGI
+        application, as all of Starlette's responses are, or None for the usual one. It gets the
+        fields and a `Retry-After` where it has none.
 
-    A refusal has a `Retry-After` in whole seconds, rounded up, at least 1, and a JSON body. A
-    websocket is refused before it is accepted: with the same response if the server can send
-    one, else by closing with code 1013. `lifespan` passes.
+    All functions may be async. A refusal has a `Retry-After` in whole seconds, rounded up, at least
+    1, and a problem (RFC 9457) for a body; with 503 where the load controller refused. A websocket
+    is refused before it is accepted: with the same response if the server can send one, else by
+    closing with code 1013. The application finds the permit in the scope, under `PERMIT`. While it
+    serves a lifespan the limiter's load controller runs.
+
+    Raises `TypeError` or `ValueError` for options that are none of these.
     """
 
-    __slots__ = ("_exempt", "_key", "_limiter", "_max_wait", "app")
+    __slots__ = (
+        "_enter_at_once",
+        "_has_exempt",
+        "_is_usual",
+        "_key",
+        "_onto",
+        "_refuse_at_once",
+        "_rule",
+        "_tells",
+        "app",
+    )
 
     def __init__(
         self,
         app: App,
         limiter: Limiter,
         *,
-        key: Callable[[Scope], Hashable] = peer,
-        exempt: Collection[str] | Callable[[Scope], bool] | None = None,
+        key: Told[Scope, Hashable] = peer,
+        cost: float | Told[Scope, float] = 1,
+        limit: Told[Scope, Limits] | None = None,
+        exempt: Exempt[Scope] = None,
         max_wait: float | None = 0,
+        headers: Dialect = "draft-11",
+        on_refuse: Callable[[Scope, RateLimited], App | None | Awaitable[App | None]] | None = None,
     ) -> None:
-        if not isinstance(limiter, Limiter):
-            raise TypeError(f"limiter must be a Limiter, not {limiter!r}")
-        if not callable(key):
-            raise TypeError(f"key must be a function of the scope, not {key!r}")
+        rule = self._rule = Rule[Scope](
+            limiter,
+            key=key,
+            cost=cost,
+            limit=limit,
+            exempt=exempt,
+            max_wait=max_wait,
+            headers=headers,
+            on_refuse=on_refuse,
+        )
         self.app = app
-        self._limiter = limiter
+        self._tells = headers is not None
+        # Bound here, as looking them up costs each request a little.
+        self._has_exempt = rule.has_exempt
+        self._is_usual = rule.is_usual
         self._key = key
-        self._exempt = _exempt(exempt)
-        self._max_wait = check_wait(max_wait)
+        self._enter_at_once = limiter._enter_at_once
+        self._refuse_at_once = rule.answers.at_once
+        self._onto = rule.answers.onto
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request or websocket pass to the application, or refuse it."""
         kind = scope["type"]
-        if kind == "lifespan" and self._limiter.load is not None:
-            await run_with(self._limiter.load, self.app, scope, receive, send)
+        if kind == "lifespan" and self._rule.limiter.load is not None:
+            await run_with(self._rule.limiter.load, self.app, scope, receive, send)
             return
-        if (kind != "http" and kind != "websocket") or (self._exempt and self._exempt(scope)):
+        if (kind != "http" and kind != "websocket") or (
+            self._has_exempt and await self._rule.is_exempt(scope, scope["path"])
+        ):
             await self.app(scope, receive, send)
             return
-        permit = self._limiter.acquire(self._key(scope), max_wait=self._max_wait)
-        try:
-            await permit.__aenter__()
-        except RateLimited as refused:
-            await _refuse(refused, scope, receive, send)
-            return
+        limit: Limits = None
+        is_in = False
+        if self._is_usual:
+            key = self._key(scope)
+            if type(key) is not str and isawaitable(key):
+                key = await key
+            permit = self._enter_at_once(key)
+            if permit is not None:
+                is_in = True
+            else:
+                refusal = self._refuse_at_once(key)
+                if refusal is not None:
+                    await _send(refusal, scope, receive, send)
+                    return
+                permit = self._rule.limiter.acquire(key, 1, 0)
+        else:
+            call = await self._rule.ask(scope)
+            key, limit, permit = call.key, call.limit, call.permit
+        if not is_in:
+            try:
+                await permit.__aenter__()
+            except RateLimited as refused:
+                await self._refuse(refused, scope, receive, send)
+                return
+        scope[PERMIT] = permit
+        onto = self._onto
+
+        def tell(message: Message) -> Awaitable[None]:
+            # The fields go out with the start of the response, as they are by then.
+            if message["type"] in _STARTS:
+                headers = onto(message.get("headers", ()), key, limit)
+                message = {**message, "headers": headers}
+            return send(message)
+
         # Not one `async with` around all: a RateLimited of the application's own is not ours.
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, tell if self._tells else send)
         finally:
-            await permit.__aexit__(None, None, None)
+            permit.__aexit__(None, None, None)  # not awaited: it is done, and nothing can stop it
+
+    async def _refuse(
+        self,
+        refused: RateLimited,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        refusal = self._rule.answers.refusal(refused)
+        response = await self._rule.own_response(scope, refused)
+        if response is None or (scope["type"] == "websocket" and not _can_deny(scope)):
+            await _send(refusal, scope, receive, send)
+            return
+        ours = [pair for pair in refusal.headers if not pair[0].startswith(b"content-")]
+
+        async def complete(message: Message) -> None:
+            if message["type"] in _STARTS:
+                message = {**message, "headers": _completed(message.get("headers", ()), ours)}
+            await send(message)
+
+        if scope["type"] == "websocket":
+            await receive()  # the handshake, which has to be read before it is answered
+        await response(scope, receive, complete)
 
 
-def _exempt(
-    exempt: Collection[str] | Callable[[Scope], bool] | None,
-) -> Callable[[Scope], bool] | None:
-    if exempt is None or callable(exempt):
-        return exempt
-    if isinstance(exempt, str) or not all(isinstance(path, str) for path in exempt):
-        raise TypeError(f"exempt must be paths or a function of the scope, not {exempt!r}")
-    paths = frozenset(exempt)
-    return lambda scope: scope["path"] in paths
+def _completed(theirs: Collection[tuple[bytes, bytes]], ours: Pairs) -> Pairs:
+    """The headers of a response of the user's own, with those of ours that it does not have."""
+    names = {name.lower() for name, _ in theirs}
+    return [*theirs, *(pair for pair in ours if pair[0] not in names)]
 
 
-async def _refuse(refused: RateLimited, scope: Scope, receive: Receive, send: Send) -> None:
+def _can_deny(scope: Scope) -> bool:
+    return _DENIAL in scope.get("extensions", {})
+
+
+async def _send(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    start, rest = "http.response.start", "http.response.body"
     if scope["type"] == "websocket":
         await receive()  # the handshake, which has to be read before it is answered
-        if "websocket.http.response" not in scope.get("extensions", {}):
+        if not _can_deny(scope):
             await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": ""})
             return
-        prefix = "websocket.http.response"
-    else:
-        prefix = "http.response"
-    if isinstance(refused, Overloaded):
-        headers, body = _overloaded(fields.retry_after(refused.retry_after))
-    else:
-        headers, body = _raw(fields.refusal_headers(refused)), fields.refusal_body(refused)
-    headers = [*headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": f"{prefix}.start", "status": fields.status(refused), "headers": headers})
-    await send({"type": f"{prefix}.body", "body": body})
-
-
-def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in headers.items()]
-
-
-@lru_cache
-def _overloaded(seconds: int) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """The answer of an overloaded process, which has no time to make it anew each time."""
-    return _raw(fields.overload_headers(seconds)), fields.overload_body(seconds)
+        start, rest = f"{_DENIAL}.start", f"{_DENIAL}.body"
+    status, headers, body = refusal
+    # A list of its own: who stands further out may add to it.
+    await send({"type": start, "status": status, "headers": [*headers]})
+    await send({"type": rest, "body": body})

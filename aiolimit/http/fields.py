@@ -33,11 +33,13 @@ __all__ = [
     "overload_body",
     "overload_headers",
     "policies",
+    "quota_body",
     "quota_fields",
     "refusal_body",
     "refusal_headers",
     "retry_after",
     "status",
+    "tells",
 ]
 
 #: How a service tells its clients what they have left.
@@ -52,10 +54,11 @@ Pairs: TypeAlias = list[tuple[bytes, bytes]]
 POLICY: Final = b"ratelimit-policy"
 LIMIT: Final = b"ratelimit"
 _LEGACY: Final = (b"x-ratelimit-limit", b"x-ratelimit-remaining", b"x-ratelimit-reset")
-_OURS: Final = frozenset((POLICY, LIMIT, *_LEGACY))
+NAMES: Final = frozenset((POLICY, LIMIT, *_LEGACY))
 
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-_LARGEST: Final = 999_999_999_999_999  # of a structured field's integers
+LARGEST: Final = 999_999_999_999_999  # of a structured field's integers
+_ROUNDING: Final = 1e-9  # seconds by which a sum of times may be off
 _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _PROBLEM: Final = "application/problem+json"
 
@@ -69,7 +72,8 @@ def check_dialect(headers: object) -> Dialect:
 
 def retry_after(seconds: float) -> int:
     """The value of `Retry-After`: whole seconds, rounded up, at least 1."""
-    return min(max(1, ceil(seconds)), _LARGEST)
+    whole = ceil(seconds - _ROUNDING)
+    return 1 if whole < 1 else whole if whole < LARGEST else LARGEST
 
 
 def status(refused: RateLimited) -> int:
@@ -140,8 +144,8 @@ def quota_fields(
             states.append(b"%b%d;t=%d" % (policy.head, _whole(left), seconds))
         else:
             states.append(b"%b%d" % (policy.head, _whole(left)))
-    if not items:
-        return []
+    if len(items) < 2:
+        return [(POLICY, items[0]), (LIMIT, states[0])] if items else []
     return [(POLICY, b", ".join(items)), (LIMIT, b", ".join(states))]
 
 
@@ -159,18 +163,26 @@ def legacy(known: Sequence[Policy | None], standing: Standing, now: float) -> Pa
     return [(name, b"%d" % value) for name, value in zip(_LEGACY, values, strict=True)]
 
 
+def tells(headers: Pairs) -> bool:
+    """Whether a response says already what is left, in any of our dialects."""
+    for name, _ in headers:  # noqa: SIM110 (a generator takes as long as all the rest)
+        if name in NAMES:
+            return True
+    return False
+
+
 def merged(theirs: Iterable[tuple[bytes, bytes]], ours: Pairs) -> Pairs:
     """The fields of a response with ours: one line for each, whoever else has written there.
 
     Lists are joined. Of two triples the one stays that has less left.
     """
     theirs = list(theirs)
-    if not any(pair[0] in _OURS for pair in theirs):
+    if not tells(theirs):
         return theirs + ours
-    kept = [pair for pair in theirs if pair[0] not in _OURS]
+    kept = [pair for pair in theirs if pair[0] not in NAMES]
     found = {
         name: b", ".join(value for other, value in theirs if other == name)
-        for name in dict.fromkeys(name for name, _ in theirs if name in _OURS)
+        for name in dict.fromkeys(name for name, _ in theirs if name in NAMES)
     }
     fresh = dict(ours)
     remaining = _LEGACY[1]
@@ -221,6 +233,7 @@ def refusal_body(refused: RateLimited) -> bytes:
     return quota_body(tuple(violated), after)
 
 
+@lru_cache(maxsize=1024)
 def quota_body(violated: tuple[str, ...], after: int | None) -> bytes:
     """The problem "quota-exceeded"."""
     again = "it can never pass" if after is None else f"try again in {after} s"
@@ -278,4 +291,6 @@ def _told(refused: RateLimited) -> tuple[tuple[Policy | None, ...], Standing]:
 
 def _whole(number: float) -> int:
     """A cost as the fields have it: whole, not more than there is, and not below 0."""
-    return min(max(0, floor(number)), _LARGEST) if number < _LARGEST else _LARGEST
+    if number >= LARGEST:
+        return LARGEST
+    return floor(number) if number > 0 else 0

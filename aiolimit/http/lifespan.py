@@ -1,9 +1,9 @@
 """ASGI lifespan: have a load controller run for as long as the application does."""
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final, TypeAlias
+from typing import Final
 
+from aiolimit.http.asgi_types import App, Message, Receive, Scope, Send
 from aiolimit.load.controller import LoadController
 
 __all__ = ["run_with"]
@@ -14,15 +14,11 @@ _STARTUP: Final = "lifespan.startup"
 _SHUTDOWN: Final = "lifespan.shutdown"
 _FAILED: Final = {f"{_STARTUP}.failed", f"{_SHUTDOWN}.failed"}
 
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-
 
 async def run_with(
     controller: LoadController,
-    app: Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]],
-    scope: MutableMapping[str, Any],
+    app: App,
+    scope: Scope,
     receive: Receive,
     send: Send,
 ) -> None:

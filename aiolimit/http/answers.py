@@ -1,0 +1,183 @@
+"""What one limiter says in HTTP, ready for any framework: its fields, and its refusals."""
+
+import time
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from aiolimit.errors import Overloaded, RateLimited
+from aiolimit.http import fields
+from aiolimit.http.fields import Dialect, Pairs, Policy, Standing
+from aiolimit.limiter import Limiter
+from aiolimit.memory import Limits
+from aiolimit.rate import UNLIMITED, Limit
+from aiolimit.window import Window
+
+__all__ = ["Answers", "Refusal"]
+
+_KEPT: Final = 1024  # refusals, each a kilobyte or so
+_TYPE: Final = (b"content-type", b"application/problem+json")
+
+
+class Refusal(NamedTuple):
+    """A whole response."""
+
+    status: int
+    headers: Pairs
+    body: bytes
+
+
+class Answers:
+    """The answers of one limiter.
+
+    headers: "draft-11", "legacy" or None: how to tell clients what they have left.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_headers",
+        "_known",
+        "_limiter",
+        "_limits",
+        "_refusals",
+        "_short",
+        "_standings",
+        "_store",
+    )
+
+    def __init__(self, limiter: Limiter, headers: Dialect) -> None:
+        self._headers = fields.check_dialect(headers)
+        self._limiter = limiter
+        self._admission = limiter._admission
+        self._standings = limiter._admission.standings
+        self._store = limiter._store
+        self._limits: Limits | None = None
+        self._known: Sequence[Policy | None] = ()
+        self._short: tuple[float, float, tuple[bytes, bytes], bytes] | None = None
+        self._refusals: dict[tuple[object, ...], Refusal] = {}
+
+    def onto(
+        self,
+        headers: Iterable[tuple[bytes, bytes]],
+        key: Hashable,
+        limit: Limit | tuple[Limit, ...] | None = None,
+    ) -> Pairs:
+        """The headers of a response to a call with that key and limit, with the fields added."""
+        admission = self._admission
+        limits = admission.queues.limits
+        if limit is not None:
+            limits = admission.limits_of(limit)
+        elif limits is self._limits and self._short is not None and admission.restrictions is None:
+            # One rate, in the draft's words: each response has it, so this is written out. What
+            # follows comes to the same; `Window.left` says what happens here.
+            window = self._store.entries.get(key)
+            if type(window) is Window:
+                quota, period, policy, head = self._short
+                left = quota - window.total
+                oldest = window.older[window.first] if window.older else window.last
+                more = oldest + period - admission.time()
+                if left > 0 and more > 0 and 1e-9 < more % 1.0 < 1 - 1e-9:
+                    for name, _ in headers:
+                        if name in fields.NAMES:
+                            break
+                    else:
+                        told = fields.LIMIT, b"%b%d;t=%d" % (head, left, more + 1)
+                        return [*headers, policy, told]
+        pairs = self._pairs(limits, self._standings.left(key, limits, admission.time()), None)
+        return fields.merged(headers, pairs)
+
+    def refusal(self, refused: RateLimited) -> Refusal:
+        """The response to a call that was refused."""
+        if isinstance(refused, Overloaded):
+            return _overloaded(fields.retry_after(refused.retry_after))
+        headers = _raw(fields.refusal_headers(refused, self._headers))
+        if self._headers == "legacy":
+            limits = tuple(
+                None if quota.limit is UNLIMITED else quota.rate.limit for quota in refused.quotas
+            )
+            left = [(quota.remaining, quota.more_after) for quota in refused.quotas]
+            headers += self._pairs(limits, left, None)
+        return _whole(429, headers, fields.refusal_body(refused))
+
+    def at_once(self, key: Hashable) -> Refusal | None:
+        """The response to a call of cost 1 that would not wait, if it is plainly refused.
+
+        The same as that to `acquire(key, max_wait=0)`, and counted like it, without the cost of
+        an error; None where the call has to be made to know.
+        """
+        entry = self._store.entries.get(key)
+        if entry is None or (
+            type(entry) is Window and entry.total + 1 <= self._store.rates[0].limit
+        ):
+            return None
+        found = self._admission.refuse_at_once(key)
+        if found is None:
+            return None
+        wait, standing = found
+        limits = self._admission.queues.limits
+        if self._headers == "legacy":
+            return self._refused(wait, limits, standing)
+        self._policies(limits)
+        # In whole seconds few answers differ, and whoever is refused comes again and again.
+        which: tuple[object, ...]
+        if len(standing) == 1:
+            left, more = standing[0]
+            which = fields.retry_after(wait), int(left), fields.retry_after(more)
+        else:
+            after = fields.retry_after
+            which = after(wait), *((int(left), after(more)) for left, more in standing)
+        answer = self._refusals.get(which)
+        if answer is None:
+            if len(self._refusals) >= _KEPT:
+                self._refusals.clear()
+            answer = self._refusals[which] = self._refused(wait, limits, standing)
+        return answer
+
+    def _refused(
+        self, wait: float, limits: Limits, standing: Sequence[tuple[float, float]]
+    ) -> Refusal:
+        after = fields.retry_after(wait)
+        violated = tuple(
+            policy.name
+            for policy, (left, _) in zip(self._policies(limits), standing, strict=True)
+            if policy is not None and left < 1
+        )
+        pairs = self._pairs(limits, standing, after)
+        headers = [_TYPE, (b"retry-after", b"%d" % after), *pairs]
+        return _whole(429, headers, fields.quota_body(violated, after))
+
+    def _policies(self, limits: Limits) -> Sequence[Policy | None]:
+        """What the rates are called; made anew when the limiter's have changed."""
+        if limits is not self._limits:
+            self._known = fields.policies(self._limiter.name, self._store.rates, limits)
+            self._limits = limits
+            self._refusals.clear()
+            self._short = None
+            only = self._known[0]
+            is_plain = len(limits) == 1 and self._store.burst is None and not self._admission.ramps
+            is_small = only is not None and only.quota < fields.LARGEST
+            if self._headers == "draft-11" and is_plain and is_small and only is not None:
+                rate = self._store.rates[0]
+                self._short = rate.limit, rate.per, (fields.POLICY, only.item), only.head
+        return self._known
+
+    def _pairs(self, limits: Limits, standing: Standing, after: int | None) -> Pairs:
+        if self._headers == "draft-11":
+            return fields.quota_fields(self._policies(limits), standing, after)
+        if self._headers == "legacy":
+            return fields.legacy(self._policies(limits), standing, time.time())
+        return []
+
+
+@lru_cache
+def _overloaded(after: int) -> Refusal:
+    """The answer of an overloaded process, which has no time to make it anew each time."""
+    return _whole(503, _raw(fields.overload_headers(after)), fields.overload_body(after))
+
+
+def _raw(headers: dict[str, str]) -> Pairs:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+def _whole(status: int, headers: Pairs, body: bytes) -> Refusal:
+    return Refusal(status, [*headers, (b"content-length", b"%d" % len(body))], body)
