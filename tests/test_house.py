@@ -29,7 +29,7 @@ FLOORS = [
     {"http.feedback"},
     {"http.asgi_types", "http.answers", "http.uvicorn"},
     {"http.lifespan", "http.rule"},
-    {"http.asgi"},
+    {"http.asgi", "http.fastapi", "http.aiohttp_server"},
 ]
 PURE = {
     "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",

@@ -24,7 +24,7 @@ from ipaddress import (
 )
 from typing import Any, Final, TypeAlias
 
-__all__ = ["NO_PEER", "ClientAddress", "grouped", "peer"]
+__all__ = ["NO_PEER", "ClientAddress", "grouped", "nobody", "peer"]
 
 _logger = logging.getLogger("aiolimit")
 
@@ -54,7 +54,7 @@ def peer(scope: Mapping[str, Any]) -> str:
     """
     client = scope.get("client")
     if not client or not client[0]:
-        return _nobody()
+        return nobody()
     host: str = client[0]
     return grouped(host) if ":" in host else host
 
@@ -65,7 +65,8 @@ def grouped(host: str, ipv6_prefix: int = _PREFIX) -> str:
     return host if address is None else _spelled(address, ipv6_prefix)
 
 
-def _nobody() -> str:
+def nobody() -> str:
+    """The key of who has no address; says so in the log, once."""
     if not _told:
         _told.add(NO_PEER)
         _logger.warning(
@@ -148,7 +149,7 @@ class ClientAddress:
         if self._single and not isinstance(found, str):
             found = self._by_name(found, headers)
         if found is None or found == "":
-            return _nobody()
+            return nobody()
         return found if isinstance(found, str) else _spelled(found, self._prefix)
 
     def _is_trusted(self, found: Address | str | None) -> bool:
