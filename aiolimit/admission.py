@@ -47,13 +47,13 @@ class Admission:
     __slots__ = (
         "_clock",
         "_load",
-        "_max_wait",
         "_max_waiters",
         "_name",
         "_on_change",
         "_quota",
         "_sweepers",
         "gate",
+        "max_wait",
         "queues",
         "ramps",
         "rejected",
@@ -75,7 +75,7 @@ class Admission:
         load: LoadController | None,
     ) -> None:
         self._name = name
-        self._max_wait = max_wait
+        self.max_wait = max_wait
         self._max_waiters = max_waiters
         self.store = store
         # One notion of time with the controller's, or they part where the clock is set back.
@@ -129,7 +129,7 @@ class Admission:
             if permit._own_limit is not None:
                 limits = own_limits = self.limits_of(permit._own_limit)
         max_wait = permit._max_wait
-        max_wait = self._max_wait if max_wait is ... else check_wait(max_wait)
+        max_wait = self.max_wait if max_wait is ... else check_wait(max_wait)
         if not self.standings.fits(cost, limits):
             raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
         now = self.time()
@@ -350,6 +350,10 @@ class Admission:
         """Count a refusal and make the error that tells of it."""
         self.rejected[reason] += 1
         return self.standings.refusal(error, reason, key, cost, limits, wait)
+
+    def refuse_late(self, key: Hashable, cost: float, wait: float) -> RateLimited:
+        """Count a call that would wait too long, by somebody else's word, and make the error."""
+        return self._refuse(RateLimited, "timeout", key, cost, self.queues.limits, wait)
 
     def _refuse_waiter(
         self, error: type[RateLimited], reason: Reason, waiter: Waiter

@@ -1,0 +1,508 @@
+"""Clients that keep to other people's limits: real ones, against real servers."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Any
+
+import aiohttp
+import anyio
+import httpx
+import httpx2
+import pytest
+
+from aiolimit import Limiter, RateLimited
+from aiolimit.http import aiohttp_client
+from aiolimit.http import httpx2 as with_httpx2
+from aiolimit.http.client import _ledgers, permits_of
+from aiolimit.http.httpx import Charge, RateLimitTransport
+from tests.clients import CLIENTS, client, server
+from tests.dialects import CASES
+
+pytestmark = pytest.mark.parametrize("kind", CLIENTS)
+
+
+def slack(seconds: float) -> Any:
+    return pytest.approx(seconds, abs=0.25)
+
+
+async def test_requests_leave_in_order_at_the_pace_of_the_limit(kind: str) -> None:
+    limiter = Limiter("1/100ms", name="api")
+    async with server() as there, client(kind, limiter) as ask:
+        await asyncio.gather(*(ask(f"{there.address}/{number}") for number in range(6)))
+        assert there.paths == [f"/{number}" for number in range(6)]
+        assert min(there.gaps) > 0.08
+        assert there.times[-1] - there.times[0] == slack(0.5)
+
+
+async def test_each_host_has_its_own_quota_or_whatever_the_key_tells(kind: str) -> None:
+    limiter = Limiter("1/h")
+    async with server() as there, client(kind, limiter, max_wait=0) as ask:
+        port = there.address.rpartition(":")[2]
+        await ask(there.address)
+        await ask(f"http://localhost:{port}")
+        with pytest.raises(RateLimited):
+            await ask(there.address)
+    async with (
+        server() as there,
+        client(kind, limiter, max_wait=0, key=lambda request: request.url.path) as ask,
+    ):
+        await ask(f"{there.address}/a")
+        await ask(f"{there.address}/b")
+        with pytest.raises(RateLimited) as caught:
+            await ask(f"{there.address}/a")
+        assert caught.value.key == "/a"
+        assert len(there.times) == 2
+
+
+async def test_what_cannot_be_in_time_fails_at_once(kind: str) -> None:
+    limiter = Limiter("1/h")
+    async with server() as there, client(kind, limiter, timeout=5) as ask:
+        await ask(there.address)
+        for options in ({}, {"timeout": 2}):
+            begun = time.monotonic()
+            with pytest.raises(RateLimited) as caught:
+                await ask(there.address, **options)
+            assert time.monotonic() - begun < 1
+            assert caught.value.retry_after == pytest.approx(3600, abs=10)
+    # The bound of a single call, where the client has none.
+    async with server() as there, client(kind, limiter, timeout=None) as ask:
+        with pytest.raises(RateLimited):
+            await ask(there.address, timeout=1)
+        waiting = asyncio.create_task(ask(there.address))
+        await asyncio.sleep(0.1)
+        assert limiter.statistics().waiting == 1
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert limiter.statistics().waiting == 0
+        assert there.times == []
+    own = Limiter("1/h", max_wait=3)
+    async with server() as there, client(kind, own, timeout=None) as ask:
+        await ask(there.address)
+        with pytest.raises(RateLimited):
+            await ask(there.address)
+
+
+async def test_a_cost_is_charged_and_settled(kind: str) -> None:
+    limiter = Limiter("100/h")
+    charge = Charge(limiter, cost=lambda request: float(request.headers["cost"]), unit="tokens")
+    async with server() as there, client(kind, charge, max_wait=0) as ask:
+        key_free = Limiter("1/h")
+        answer = await ask(there.address, headers={"cost": "80"})
+        (permit,) = answer.permits
+        assert permit.cost == 80
+        permit.adjust(10)
+        assert limiter.peek("127.0.0.1").remaining == 90
+        await ask(there.address, headers={"cost": "90"})
+        with pytest.raises(RateLimited):
+            await ask(there.address, headers={"cost": "1"})
+        assert permits_of(key_free) == ()
+
+
+async def test_after_a_refusal_all_wait_until_the_servers_time(kind: str) -> None:
+    limiter = Limiter("100/s")
+    async with (
+        server((429, {"retry-after": "1"})) as there,
+        client(kind, limiter) as ask,
+        client(kind, limiter) as another,
+    ):
+        assert (await ask(there.address)).status == 429
+        begun = time.monotonic()
+        answers = await asyncio.gather(
+            *(one(f"{there.address}/{n}") for n in range(5) for one in (ask, another))
+        )
+        assert {answer.status for answer in answers} == {200}
+        assert 1.0 <= there.times[1] - begun + 0.05 < 1.6
+        # They leave one after the other, not all at the end of the pause.
+        assert there.times[-1] - there.times[1] > 0.07
+
+
+async def test_a_refused_request_is_sent_again_if_asked_to(kind: str) -> None:
+    refusals = [(429, {"retry-after": "0"}), (503, {"retry-after-ms": "10"})]
+    async with (
+        server(*refusals) as there,
+        client(kind, Limiter("100/s"), retries=2) as ask,
+    ):
+        answer = await ask(there.address, method="POST", data=b"once more")
+        assert answer.status == 200
+        assert answer.body == there.body
+        assert there.bodies == [b"once more"] * 3
+        # Whatever it says, there is a pause of our own that grows.
+        assert there.gaps[0] > 0.45
+        assert there.gaps[1] > 0.95
+        assert len(answer.permits) == 1
+
+
+async def test_retries_are_bounded_and_the_last_refusal_is_handed_on(kind: str) -> None:
+    refusals = [(429, {"retry-after": "0", "x-number": str(number)}) for number in range(9)]
+    limiter = Limiter("100/s")
+    async with server(*refusals) as there, client(kind, limiter, retries=1) as ask:
+        answer = await ask(there.address)
+        assert (answer.status, answer.headers["x-number"]) == (429, "1")
+        assert answer.body == there.body
+        assert len(there.times) == 2
+
+
+async def test_a_refusal_that_lasts_too_long_is_handed_on_and_the_rest_told_until_when(
+    kind: str,
+) -> None:
+    async with (
+        server((429, {"retry-after": "86400"})) as there,
+        client(kind, Limiter("100/s"), retries=3, timeout=None) as ask,
+    ):
+        begun = time.monotonic()
+        assert (await ask(there.address)).status == 429
+        with pytest.raises(RateLimited) as caught:
+            await ask(there.address)
+        assert caught.value.retry_after == pytest.approx(86_400, abs=10)
+        assert time.monotonic() - begun < 1
+        assert len(there.times) == 1
+
+
+async def test_nobody_is_locked_out_for_longer_than_the_cap(kind: str) -> None:
+    async with (
+        server((429, {"retry-after": "86400"})) as there,
+        client(kind, Limiter("100/s"), cap=0.3) as ask,
+    ):
+        assert (await ask(there.address)).status == 429
+        await asyncio.sleep(0.4)
+        assert (await ask(there.address)).status == 200
+
+
+async def test_a_wait_that_would_not_fit_is_not_begun(kind: str) -> None:
+    async with (
+        server((429, {"retry-after": "3"})) as there,
+        client(kind, Limiter("100/s"), retries=3, timeout=1) as ask,
+    ):
+        begun = time.monotonic()
+        answer = await ask(there.address)
+        assert answer.status == 429
+        assert answer.body == there.body
+        assert time.monotonic() - begun < 1
+        with pytest.raises(RateLimited) as caught:
+            await ask(there.address)
+        assert 2 < (caught.value.retry_after or 0) < 4
+
+
+async def test_refused_responses_are_closed(kind: str) -> None:
+    """The pool has eight connections: more than that many refusals would use it up."""
+    long = {"retry-after": "0", "content-length": "100000"}
+    refusals = [(429, long) if number % 2 else (429, {"retry-after": "0"}) for number in range(24)]
+    limiter = Limiter("1000/s")
+    async with (
+        server(*refusals, body=b"x" * 100_000) as there,
+        client(kind, limiter, retries=3) as ask,
+    ):
+        for one in there.script:
+            one[1].setdefault("content-length", "100000")
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(*(ask(there.address) for _ in range(24)))
+        assert {answer.status for answer in answers} == {200}
+
+
+async def test_cancelled_while_it_waits_to_ask_again(kind: str) -> None:
+    limiter = Limiter("100/s")
+    async with (
+        server(*[(429, {"retry-after": "30"})] * 12) as there,
+        client(kind, limiter, retries=1) as ask,
+    ):
+        for _ in range(12):
+            with anyio.move_on_after(0.15):
+                await ask(there.address)
+            limiter.reset()
+            _ledgers.clear()
+        assert limiter.statistics().waiting == 0
+        assert len(there.times) == 12
+        async with asyncio.timeout(5):
+            assert (await ask(there.address)).status == 200
+
+
+async def test_a_stream_that_is_used_up_is_not_sent_again(kind: str) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"only "
+        yield b"once"
+
+    async with (
+        server((429, {"retry-after": "0"})) as there,
+        client(kind, Limiter("100/s"), retries=3) as ask,
+    ):
+        answer = await ask(there.address, method="POST", data=parts())
+        assert answer.status == 429
+        assert there.bodies == [b"only once"]
+
+
+async def test_redirects_are_requests_too(kind: str) -> None:
+    limiter = Limiter("100/s")
+
+    def decide(there: Any, scope: Any) -> tuple[int, dict[str, str]]:
+        return (302, {"location": "/end"}) if scope["path"] != "/end" else (200, {})
+
+    async with server(decide=decide) as there, client(kind, limiter) as ask:
+        assert (await ask(f"{there.address}/begin")).status == 200
+        assert there.paths == ["/begin", "/end"]
+    assert limiter.statistics().admitted == 2
+
+
+async def test_what_a_server_says_is_left_is_not_exceeded(kind: str) -> None:
+    """Somebody else uses the quota too: we have less of it than we were told."""
+    fields = {"ratelimit": '"api";r=3;t=1', "ratelimit-policy": '"api";q=100;w=60'}
+    async with (
+        server((200, fields)) as there,
+        client(kind, limiter := Limiter("100/min")) as ask,
+    ):
+        await ask(there.address)
+        assert limiter.peek("127.0.0.1").remaining == 3
+        await asyncio.gather(*(ask(there.address) for _ in range(6)))
+        assert there.times[3] - there.times[0] < 0.5
+        assert there.times[4] - there.times[0] > 0.95
+
+
+async def test_what_a_server_says_never_raises_the_limit(kind: str) -> None:
+    fields = {
+        "x-ratelimit-limit": "9999",
+        "x-ratelimit-remaining": "9999",
+        "x-ratelimit-reset": "1",
+    }
+    async with (
+        server(*[(200, fields)] * 9) as there,
+        client(kind, Limiter("3/h"), max_wait=0) as ask,
+    ):
+        for _ in range(3):
+            await ask(there.address)
+        with pytest.raises(RateLimited):
+            await ask(there.address)
+
+
+async def test_a_late_word_does_not_end_a_pause(kind: str) -> None:
+    """A request that was sent before the refusal succeeds after it, and says all is well."""
+
+    def decide(there: Any, scope: Any) -> tuple[int, dict[str, str]]:
+        if scope["path"] == "/refused":
+            return 429, {"retry-after": "2"}
+        if scope["path"] == "/shorter":
+            return 429, {"retry-after": "1"}
+        return 200, {"ratelimit": '"api";r=99;t=60'}
+
+    limiter = Limiter("100/s")
+    async with server(decide=decide, delay=0.2) as there, client(kind, limiter) as ask:
+        slow = [
+            asyncio.create_task(ask(f"{there.address}{path}")) for path in ("/shorter", "/good")
+        ]
+        await asyncio.sleep(0)
+        there.delay = 0.0
+        assert (await ask(f"{there.address}/refused")).status == 429
+        begun = time.monotonic()
+        await asyncio.gather(*slow)
+        await ask(f"{there.address}/next")
+        assert time.monotonic() - begun > 1.6
+
+
+async def test_limits_in_disguise(kind: str) -> None:
+    async def classify(response: Any, feedback: Any) -> float | bool | None:
+        body = await (response.read() if kind == "aiohttp" else response.aread())
+        if feedback.status == 200 and b"ratelimited" in body:
+            return 0.7
+        return False if feedback.status == 429 else None
+
+    async with (
+        server((200, {}), (429, {"retry-after": "30"})) as there,
+        client(kind, Limiter("100/s"), classify=classify, retries=1) as ask,
+    ):
+        there.body = b'{"ok": false, "error": "ratelimited"}'
+        asked = asyncio.create_task(ask(there.address))
+        await asyncio.sleep(0.3)
+        there.body = b'{"ok": true}'
+        answer = await asked
+        assert (answer.status, answer.body) == (429, b'{"ok": true}'), "by its word, no refusal"
+        assert there.gaps[0] > 0.65
+        assert (await ask(there.address)).status == 200
+
+
+async def test_a_classify_that_raises_leaves_nothing_open(kind: str) -> None:
+    def classify(response: Any, feedback: Any) -> bool:
+        raise LookupError("a mistake")
+
+    limiter = Limiter("100/s")
+    async with server() as there, client(kind, limiter, classify=classify) as ask:
+        async with asyncio.timeout(10):
+            for _ in range(20):
+                with pytest.raises(LookupError, match="a mistake"):
+                    await ask(there.address)
+    assert not _ledgers.get(limiter)
+
+
+async def test_requests_and_tokens_are_charged_in_one_moment(kind: str) -> None:
+    """A request that waits for tokens does not use up its place among the requests meanwhile."""
+    requests, tokens = Limiter("3/500ms", name="requests"), Limiter("100/500ms", name="tokens")
+    costs = {"/big": 90.0, "/small": 10.0}
+    charge = Charge(tokens, cost=lambda request: costs[request.url.path], unit="tokens")
+    async with server() as there, client(kind, requests, charge) as ask:
+        paths = ["/big", "/big", "/small", "/small", "/small", "/small", "/big"]
+        answers = await asyncio.gather(*(ask(f"{there.address}{path}") for path in paths))
+        assert there.paths == paths, "in order"
+        for count, limit in ((lambda path: 1, 3), (lambda path: costs[path], 100)):
+            for begin in there.times:
+                inside = [
+                    count(path)
+                    for at, path in zip(there.times, there.paths, strict=True)
+                    if begin <= at < begin + 0.49
+                ]
+                assert sum(inside) <= limit
+        assert [permit.cost for permit in answers[0].permits] == [1, 90]
+
+
+async def test_cancelled_while_it_waits_for_tokens_the_request_is_given_back(kind: str) -> None:
+    requests, tokens = Limiter("10/h"), Limiter("100/h")
+    async with (
+        server() as there,
+        client(kind, requests, Charge(tokens, cost=60, unit="tokens"), timeout=None) as ask,
+    ):
+        await ask(there.address)
+        for _ in range(3):
+            with anyio.move_on_after(0.1):
+                await ask(there.address)
+        assert requests.peek("127.0.0.1").remaining == 9
+        assert tokens.peek("127.0.0.1").remaining == 40
+        assert requests.statistics().waiting == tokens.statistics().waiting == 0
+        assert len(there.times) == 1
+
+
+async def test_counters_restrict_what_they_count(kind: str) -> None:
+    fields = {
+        "x-ratelimit-remaining-requests": "7",
+        "x-ratelimit-reset-requests": "6m0s",
+        "x-ratelimit-remaining-tokens": "5",
+        "x-ratelimit-reset-tokens": "6m0s",
+        "x-ratelimit-remaining-audio-points": "2",
+        "x-ratelimit-reset-audio-points": "6m0s",
+    }
+    requests, tokens = Limiter("100/min"), Limiter("100/min")
+    async with (
+        server((200, fields)) as there,
+        client(kind, requests, Charge(tokens, unit="tokens")) as ask,
+    ):
+        await ask(there.address)
+    assert requests.peek("127.0.0.1").remaining == 7
+    assert tokens.peek("127.0.0.1").remaining == 5
+
+
+DIALECTS = [case for case in CASES if case.status == 429 and case.retry_after]
+
+
+async def test_each_dialect_is_obeyed(kind: str) -> None:
+    """Each documented refusal holds its key for as long as it says."""
+    limiter = Limiter("1000/s")
+    scripts = []
+    for case in DIALECTS:
+        headers = dict(case.headers)
+        if not any(name.lower() == "date" for name in headers) and case.now is not None:
+            headers["date"] = format_datetime(datetime.fromtimestamp(case.now, UTC), usegmt=True)
+        scripts.append((429, headers))
+    assert len(scripts) > 30
+    async with (
+        server(*scripts) as there,
+        client(kind, limiter, key=lambda request: request.url.path) as ask,
+    ):
+        there.body = b""
+        for number, case in enumerate(DIALECTS):
+            answer = await ask(f"{there.address}/{number}")
+            assert answer.status == 429
+            held = limiter.peek(f"/{number}").retry_after
+            assert held is not None
+            least = max(case.retry_after or 0, 0.5)
+            assert least - 3 <= held <= least * 1.1 + 0.01, case.vendor
+
+
+async def test_a_server_that_drops_the_connection(kind: str) -> None:
+    limiter = Limiter("1000/s")
+    answered = 0
+
+    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        await reader.readuntil(b"\r\n\r\n")
+        answered += 1
+        if answered % 2:
+            writer.write(
+                b"HTTP/1.1 429 Too Many\r\nretry-after: 0\r\ncontent-length: 50\r\n\r\nhalf"
+            )
+        writer.close()
+
+    listening = await asyncio.start_server(drop, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with client(kind, limiter, retries=2) as ask:
+        for _ in range(4):
+            with pytest.raises((aiohttp.ClientError, httpx.HTTPError, httpx2.HTTPError)):
+                await ask(f"http://127.0.0.1:{port}/")
+    listening.close()
+    await listening.wait_closed()
+    ledger = _ledgers.get(limiter, {}).get("127.0.0.1")
+    assert ledger is None or ledger.in_flight == 0
+    assert limiter.statistics().waiting == 0
+
+
+async def test_keep_alive_goes_on(kind: str) -> None:
+    async with server((429, {"retry-after": "0"})) as there:
+        ports: set[int] = set()
+        plain = there.decide
+
+        def decide(made: Any, scope: Any) -> tuple[int, dict[str, str]]:
+            ports.add(scope["client"][1])
+            number = len(made.times) - 1
+            return made.script[number] if number < len(made.script) else (200, {})
+
+        assert plain is None
+        there.decide = decide
+        async with client(kind, Limiter("100/s"), retries=1) as ask:
+            for _ in range(5):
+                assert (await ask(there.address)).status == 200
+        assert len(ports) == 1
+
+
+async def test_a_body_that_is_still_to_be_read_stays_open(kind: str) -> None:
+    limiter = Limiter("100/s")
+    async with server(body=b"y" * 1_000_000) as there:
+        if kind == "aiohttp":
+            middleware = aiohttp_client.RateLimitMiddleware(limiter)
+            async with (
+                aiohttp.ClientSession(middlewares=(middleware,)) as session,
+                session.get(there.address) as answer,
+            ):
+                size = sum([len(part) async for part in answer.content.iter_chunked(5000)])
+        else:
+            room = with_httpx2.RateLimitTransport if kind == "httpx2" else RateLimitTransport
+            lib: Any = httpx2 if kind == "httpx2" else httpx
+            async with (
+                lib.AsyncClient(transport=room(limiter)) as session,
+                session.stream("GET", there.address) as answer,
+            ):
+                size = sum([len(part) async for part in answer.aiter_bytes()])
+        assert size == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "says"),
+    [
+        ((), {}, "at least one Limiter"),
+        (("4/s",), {}, "limiter must be a Limiter, not '4/s'"),
+        ((Limiter("1/s"),), {"key": "host"}, "key must be a function"),
+        ((Limiter("1/s"),), {"retries": -1}, "retries must be 0 or more"),
+        ((Limiter("1/s"),), {"retries": None}, "retries"),
+        ((Limiter("1/s"),), {"max_wait": -1}, "max_wait"),
+        ((Limiter("1/s"),), {"cap": float("nan")}, "cap must be a finite number"),
+        ((Limiter("1/s"),), {"classify": 5}, "classify must be a function"),
+    ],
+)
+async def test_bad_options(
+    kind: str, limits: tuple[Any, ...], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        async with client(kind, *limits, **options):
+            pass
+
+
+async def test_bad_charges(kind: str) -> None:
+    for arguments in ({"cost": -1}, {"cost": "1"}, {"unit": ""}, {"limiter": "1/s"}):
+        with pytest.raises((TypeError, ValueError)):
+            Charge(**{"limiter": Limiter("1/s"), **arguments})  # type: ignore[arg-type]
