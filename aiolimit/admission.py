@@ -289,12 +289,15 @@ class Admission:
         """Let nothing of a key pass for so long."""
         self._restrict(key, lambda home, now: self._restricted().hold(home, seconds, now))
 
-    def restrict(self, key: Hashable, remaining: float, seconds: float, name: str) -> None:
-        """Let at most so much of a key pass in that time."""
-        self._restrict(
-            key,
-            lambda home, now: self._restricted().restrict(home, remaining, seconds, name, now),
-        )
+    def restrict(
+        self, key: Hashable, remaining: float, seconds: float, name: str, refill: float
+    ) -> None:
+        """Let at most so much of a key pass in that time, and what comes back of it."""
+
+        def change(home: Hashable, now: float) -> None:
+            self._restricted().restrict(home, remaining, seconds, name, refill, now)
+
+        self._restrict(key, change)
 
     def _restrict(self, key: Hashable, change: Callable[[Hashable, float], None]) -> None:
         queues = self.queues

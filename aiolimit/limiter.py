@@ -236,16 +236,24 @@ class Limiter:
         self._admission.hold(key, check_cost(seconds, "seconds"))
 
     def restrict(
-        self, key: Hashable = "", *, remaining: float, seconds: float, name: str = ""
+        self,
+        key: Hashable = "",
+        *,
+        remaining: float,
+        seconds: float,
+        refill: float = 0,
+        name: str = "",
     ) -> None:
         """Let at most `remaining` cost of a key pass in the next `seconds`, as a server has told.
+
+        refill: cost a second that comes back evenly meanwhile, as with a token bucket.
 
         It never lets more pass than the limiter does. What is said again under the same name takes
         the place of what was said before. Raises `ValueError` or `TypeError` for what is not a
         finite number from 0 up.
         """
-        remaining = check_cost(remaining, "remaining")
-        self._admission.restrict(key, remaining, check_cost(seconds, "seconds"), name)
+        remaining, refill = check_cost(remaining, "remaining"), check_cost(refill, "refill")
+        self._admission.restrict(key, remaining, check_cost(seconds, "seconds"), name, refill)
 
     def reset(self, key: Hashable | None = None) -> None:
         """Forget what one key has used, or all of them. Who waits for it goes as far as it can.

@@ -7,8 +7,9 @@ It only takes away from what the limiter would let pass, and goes by itself.
 2. After a hold who waits leaves evenly, at the limit's own pace, for as long as `RESUME` and the
    hold had lasted: all at once would be refused again. A cost passes once what went before it
    has had its time.
-3. A *ceiling*: at most so much cost passes until a moment. What is said under the same name takes
-   its place, as whoever counts there knows better than what was heard before.
+3. A *ceiling*: at most so much cost passes until a moment, and what comes back evenly meanwhile,
+   where it does. What is said under the same name takes its place, as whoever counts there knows
+   better than what was heard before.
 
 Times are seconds of the limiter's clock; `pace` is cost a second. Pure: `now` is an argument.
 """
@@ -26,12 +27,22 @@ _NAMES: Final = 16  # ceilings that are kept; names come from outside, and may b
 
 
 class _Ceiling:
-    __slots__ = ("left", "since", "until")
+    __slots__ = ("left", "refill", "since", "until")
 
-    def __init__(self, left: float, since: float, until: float) -> None:
-        self.left = left
+    def __init__(self, left: float, since: float, until: float, refill: float) -> None:
+        self.left = left  # at first, less what has passed since
         self.since = since
         self.until = until
+        self.refill = refill  # cost a second
+
+    def left_at(self, now: float) -> float:
+        return self.left + self.refill * max(0.0, now - self.since)
+
+    def has_room_at(self, cost: float) -> float:
+        """When the cost passes if nothing else does."""
+        if not self.refill or cost <= self.left:
+            return self.since if cost <= self.left else self.until
+        return min(self.since + (cost - self.left) / self.refill, self.until)
 
 
 class Restriction:
@@ -52,14 +63,16 @@ class Restriction:
         self.held_until = self._next_at = until
         self._resumed_at = until + min(max(period, until - now), RESUME)
 
-    def ceiling(self, name: str, left: float, now: float, until: float) -> None:
+    def ceiling(
+        self, name: str, left: float, now: float, until: float, refill: float = 0.0
+    ) -> None:
         """Let at most so much pass until then, whatever was said before under that name."""
         past = [other for other, one in self._ceilings.items() if one.until <= now]
         for other in past:
             del self._ceilings[other]
         if name not in self._ceilings and len(self._ceilings) >= _NAMES:
             name = min(self._ceilings, key=lambda other: self._ceilings[other].until)
-        self._ceilings[name] = _Ceiling(left, now, until)
+        self._ceilings[name] = _Ceiling(left, now, until, refill)
 
     def wait(self, cost: float, now: float, pace: float, ahead: float = 0) -> float:
         """Seconds until the cost passes, behind a queue with the cost `ahead`; 0 if it does now."""
@@ -67,8 +80,8 @@ class Restriction:
         if begin < self._resumed_at and pace > 0:
             begin = min(max(begin, self._next_at) + ahead / pace, self._resumed_at)
         for one in self._ceilings.values():
-            if now < one.until and ahead + cost > one.left:
-                begin = max(begin, one.until)
+            if now < one.until:
+                begin = max(begin, one.has_room_at(ahead + cost))
         return seconds_until(begin, now, 0.0) if begin > now else 0.0
 
     def take(self, cost: float, now: float, pace: float) -> None:
@@ -88,7 +101,8 @@ class Restriction:
         """What may pass now; infinite where nothing was said."""
         if now < self.held_until:
             return 0.0
-        return min((one.left for one in self._ceilings.values() if now < one.until), default=inf)
+        lefts = (one.left_at(now) for one in self._ceilings.values() if now < one.until)
+        return min(lefts, default=inf)
 
     def over_at(self) -> float:
         """When nothing of it matters any more."""

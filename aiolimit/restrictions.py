@@ -41,10 +41,16 @@ class Restrictions:
         self._of(key).hold(now, now + seconds, period)
 
     def restrict(
-        self, key: Hashable, remaining: float, seconds: float, name: str, now: float
+        self,
+        key: Hashable,
+        remaining: float,
+        seconds: float,
+        name: str,
+        refill: float,
+        now: float,
     ) -> None:
-        """Let at most so much of the key pass in that time."""
-        self._of(key).ceiling(name, remaining, now, now + seconds)
+        """Let at most so much of the key pass in that time, and what comes back of it."""
+        self._of(key).ceiling(name, remaining, now, now + seconds, refill)
 
     def take(
         self,

@@ -209,6 +209,23 @@ def test_a_malformed_policy_is_ignored_whole(field: str) -> None:
     assert read(headers).quotas == (ServerQuota("a", remaining=5, reset_after=1),)
 
 
+def test_token_buckets_refill_until_they_are_full() -> None:
+    headers = {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "30",
+        "x-ratelimit-reset-requests": "30s",
+        "anthropic-ratelimit-tokens-limit": "1000",
+        "anthropic-ratelimit-tokens-remaining": "0",
+        "anthropic-ratelimit-tokens-reset": "2025-08-21T12:40:59Z",
+        "date": "Thu, 21 Aug 2025 12:40:39 GMT",
+        "x-ratelimit-limit": "60",
+        "x-ratelimit-remaining": "0",
+        "x-ratelimit-reset": "30",
+    }
+    refills = {quota.name: quota.refill for quota in read(headers).quotas}
+    assert refills == {"requests": 1.0, "tokens": 50.0, "": 0.0}
+
+
 def test_the_binding_quota() -> None:
     fields = '"a";r=0;t=5, "b";r=0;t=50, "c";r=1;t=1000'
     found = read({"RateLimit": fields, "RateLimit-Policy": '"a";q=1, "b";q=1000, "c";q=9'})

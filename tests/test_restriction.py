@@ -21,6 +21,7 @@ costs = st.integers(1, 8)
         st.one_of(
             st.tuples(st.just("hold"), times, times),
             st.tuples(st.just("ceiling"), times, costs),
+            st.tuples(st.just("refilled"), times, costs),
             st.tuples(st.just("ask"), times, costs),
         ),
         max_size=40,
@@ -30,16 +31,17 @@ def test_against_the_definition(steps: list[tuple[str, float, float]]) -> None:
     """Nothing passes in a hold; a ceiling is kept until it ends; a wait is exact, alone."""
     one, now = Restriction(), 0.0
     holds: list[tuple[float, float]] = []
-    ceilings: dict[str, tuple[float, float, float]] = {}
+    ceilings: dict[str, tuple[float, float, float, float]] = {}
     passed: list[tuple[float, float]] = []
     for what, seconds, number in steps:
         now += seconds / 10
         if what == "hold":
             one.hold(now, now + number, 10.0)
             holds.append((now, now + number))
-        elif what == "ceiling":
-            one.ceiling("x", number, now, now + seconds)
-            ceilings["x"] = number, now, now + seconds
+        elif what in ("ceiling", "refilled"):
+            refill = 0.25 if what == "refilled" else 0.0
+            one.ceiling("x", number, now, now + seconds, refill)
+            ceilings["x"] = number, now, now + seconds, refill
         else:
             wait = one.wait(number, now, 2.0)
             assert wait >= 0
@@ -50,9 +52,10 @@ def test_against_the_definition(steps: list[tuple[str, float, float]]) -> None:
             assert not any(begin <= now < end for begin, end in holds)
             one.take(number, now, 2.0)
             passed.append((now, number))
-        for left, since, until in ceilings.values():
-            in_it = [Fraction(cost) for at, cost in passed if since <= at < until]
-            assert sum(in_it) <= left or now >= until or not in_it
+            for left, since, until, refill in ceilings.values():
+                in_it = [Fraction(cost) for at, cost in passed if since <= at < until]
+                back = Fraction(refill) * (Fraction(now) - Fraction(since))
+                assert now >= until or sum(in_it) <= left + back
     assert one.wait(8, one.over_at(), 2.0) == 0 or one.over_at() == float("-inf")
 
 
@@ -150,6 +153,18 @@ async def test_what_a_server_says_is_left_is_not_exceeded(warm_up: WarmUp | None
     assert passed == 97
 
 
+async def test_what_comes_back_evenly_passes_meanwhile() -> None:
+    clock = FakeClock(autojump=True)
+    limiter = Limiter("100/min", clock=clock)
+    limiter.restrict("a", remaining=1, seconds=50, refill=0.5)
+    callers = Callers(limiter, clock)
+    for who in range(4):
+        callers.call(who, "a")
+    await asyncio.gather(*callers.tasks)
+    assert callers.times() == [0, 2, 4, 6]
+    assert limiter.peek("a", cost=3).retry_after == 6
+
+
 async def test_more_left_wakes_those_who_wait() -> None:
     clock = FakeClock()
     limiter = Limiter("100/min", clock=clock)
@@ -185,6 +200,8 @@ def test_bad_input(seconds: float) -> None:
         limiter.hold("a", seconds=seconds)
     with pytest.raises((ValueError, TypeError), match="seconds"):
         limiter.restrict("a", remaining=1, seconds=seconds)
+    with pytest.raises((ValueError, TypeError), match="refill"):
+        limiter.restrict("a", remaining=1, seconds=1, refill=seconds)
     with pytest.raises((ValueError, TypeError), match="remaining"):
         limiter.restrict("a", remaining=seconds, seconds=1)
     assert limiter.try_acquire("a")

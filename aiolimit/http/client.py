@@ -392,7 +392,11 @@ class ClientLimits(Generic[Q, R]):
                 seconds = min(after, self._cap)
                 left = max(0.0, left - on_its_way)
                 one.charge.limiter.restrict(
-                    one.key, remaining=left, seconds=seconds, name=quota.name
+                    one.key,
+                    remaining=left,
+                    seconds=seconds,
+                    refill=quota.refill,
+                    name=quota.name,
                 )
 
 

@@ -38,6 +38,8 @@ class ServerQuota:
     name: "" for the only one, the name of its policy, or what it counts, such as "tokens".
     limit: cost in `window` seconds. remaining: cost. reset_after: seconds until more of it is
     there, or all: servers differ.
+    refill: cost a second that comes back evenly until then, of services known for it (OpenAI's
+        and Anthropic's are token buckets, and tell when all is there); 0 elsewhere.
     """
 
     name: str
@@ -45,6 +47,7 @@ class ServerQuota:
     remaining: float | None = None
     reset_after: float | None = None
     window: float | None = None
+    refill: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +118,15 @@ def read(
     lines = _lines(headers)
     base = next((at for text in lines.get("date", ()) if (at := point_in_time(text))), now)
     found: dict[str, dict[str, float]] = {}
-    _read_names(lines, base, found)
+    buckets = _read_names(lines, base, found)
     _read_odd_names(lines, found)
     _read_drafts(lines, found)
     for name, parts in found.items():
         if window := _WINDOWS.get(name.rpartition("-")[2]):
             parts.setdefault("window", window)
+        used = parts.get("limit", 0.0) - parts.get("remaining", 0.0)
+        if name in buckets and used > 0 and parts.get("reset_after"):
+            parts["refill"] = used / parts["reset_after"]
     quotas = tuple(
         ServerQuota(name, **{part: value for part, value in parts.items() if part in _PARTS})
         for name, parts in list(found.items())[:_QUOTAS]
@@ -131,7 +137,7 @@ def read(
     return Feedback(status, quotas, obeyed, stated)
 
 
-_PARTS: Final = ("limit", "remaining", "reset_after", "window")
+_PARTS: Final = ("limit", "remaining", "reset_after", "window", "refill")
 
 
 def _lines(headers: Headers) -> dict[str, list[str]]:
@@ -190,6 +196,7 @@ _PREFIXES: Final = {
     "x-contentful-ratelimit-": "",
 }
 _WHAT: Final = r"limit|remaining|reset-after|reset"
+_OPENAI: Final = ("-requests", "-tokens", "-tokens_usage_based")  # behind what they are
 _FIRST: Final = re.compile(rf"({_WHAT})(?:-([\w-]+))?", re.ASCII)
 _LAST: Final = re.compile(rf"([\w-]+)-({_WHAT})", re.ASCII)
 _WINDOWS: Final = {
@@ -202,8 +209,12 @@ _WINDOWS: Final = {
 
 def _read_names(
     lines: dict[str, list[str]], base: float | None, found: dict[str, dict[str, float]]
-) -> None:
-    """The triples of all dialects: `X-RateLimit-Remaining-Tokens` and the like."""
+) -> set[str]:
+    """The triples of all dialects: `X-RateLimit-Remaining-Tokens` and the like.
+
+    Returns the names of those which refill evenly.
+    """
+    buckets: set[str] = set()
     for prefix, prefixed in _PREFIXES.items():
         for header, values in lines.items():
             if not header.startswith(prefix) or len(header) > 100:
@@ -216,6 +227,8 @@ def _read_names(
             else:
                 continue
             quota = found.setdefault(prefixed + name, {})
+            if header.startswith("anthropic-") or rest.endswith(_OPENAI):
+                buckets.add(prefixed + name)
             if what == "limit":
                 _read_limit(values, quota)
             elif what == "remaining":
@@ -228,6 +241,7 @@ def _read_names(
     for quota in found.values():
         if "exact_reset" in quota:
             quota["reset_after"] = quota.pop("exact_reset")
+    return buckets
 
 
 def _note(quota: dict[str, float], what: str, value: float | None) -> None:
