@@ -1,13 +1,16 @@
-"""What the ASGI middleware adds to a request.
+"""What the ASGI middleware adds to a request, and what others add to the same application.
 
-The application answers at once, and there is neither socket nor server: any of them would cost
-more than the middleware and hide it. It sends what a real one sends, because a middleware may
-look at that or add to it. Each request has a scope of its own, as a server makes it.
+Two applications. One answers at once, and there is neither socket nor server: any of them would
+cost more than the middleware and hide it. It sends what a real one sends, because a middleware may
+look at that or add to it. The other is a FastAPI service with one route, as slowapi and
+fastapi-limiter need one. Each request has a scope of its own, as a server makes it.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
+
+from fastapi import Depends, FastAPI, Request, Response
 
 from aiolimit import Limiter
 from benchmarks.report import Row, times
@@ -52,7 +55,7 @@ _HEADERS: Final = [(b"content-type", b"application/json"), (b"content-length", b
 
 
 def measure() -> list[Row]:
-    """The row about the middleware."""
+    """The rows about the middleware."""
     return asyncio.run(_measure())
 
 
@@ -60,23 +63,96 @@ async def _measure() -> list[Row]:
     # Here, not above: whoever measures only calls needs no room for HTTP.
     from aiolimit.http.asgi import RateLimitMiddleware
 
-    limiter = Limiter("1000000000/s")
-    with_it = _subject("with", RateLimitMiddleware(_application, limiter=limiter))
-    found = await interleave([_subject("without", _application), with_it])
-    statistics = limiter.statistics()
-    if not statistics.admitted or any(statistics.rejected.values()):
-        raise RuntimeError(f"not every request was limited and admitted: {statistics}")
-    added = found["with"] - found["without"]
-    told = f"{times(added)} ({times(found['with'])}, {times(found['without'])})"
-    return [
-        Row(
-            "ASGI middleware, added per request",
-            "the application alone",
-            told,
-            "<= 3 µs",
-            added <= _TARGET,
+    admitting, refusing = Limiter("1000000000/s"), Limiter("1/h")
+    found = await interleave(
+        [
+            _subject("without", _application),
+            _subject("admitted", RateLimitMiddleware(_application, limiter=admitting)),
+            _subject("refused", RateLimitMiddleware(_application, limiter=refusing)),
+        ]
+    )
+    if any(admitting.statistics().rejected.values()) or refusing.statistics().admitted != 100:
+        raise RuntimeError(f"not as planned: {admitting.statistics()} {refusing.statistics()}")
+    rows = []
+    for outcome in ("admitted", "refused"):
+        added = found[outcome] - found["without"]
+        told = f"{times(added)} ({times(found[outcome])}, {times(found['without'])})"
+        what = f"ASGI middleware with its fields, added per request that is {outcome}"
+        rows.append(Row(what, "the application alone", told, "<= 3 µs", added <= _TARGET))
+    return rows + await _measure_services()
+
+
+async def _measure_services() -> list[Row]:
+    """The same FastAPI service under each of the limiters for it, admitting and refusing."""
+    found = await interleave(
+        [
+            _subject(f"{name} {outcome}", _service(name, rate))
+            for name in ("none", *_PEERS)
+            for outcome, rate in (("admitted", "1000000000"), ("refused", "1"))
+        ],
+        rounds=15,
+    )
+    rows = []
+    for name in _PEERS:
+        told = []
+        for outcome in ("admitted", "refused"):
+            added = found[f"{name} {outcome}"] - found["none admitted"]
+            told.append(f"{times(added)} {outcome}" if added >= 0 else f"none {outcome}")
+        rows.append(
+            Row(
+                f"{name}, added per request to a FastAPI service",
+                f"the service alone ({times(found['none admitted'])})",
+                ", ".join(told),
+            )
         )
-    ]
+    return rows
+
+
+_PEERS: Final = ("our middleware", "our dependency", "slowapi", "fastapi-limiter")
+
+
+def _service(name: str, limit: str) -> Application:
+    """A service with one route, which lets each address through so often an hour."""
+    app, depends, decorate = FastAPI(), [], lambda endpoint: endpoint
+    if name == "our middleware":
+        from aiolimit.http.asgi import RateLimitMiddleware
+
+        app.add_middleware(RateLimitMiddleware, limiter=Limiter(f"{limit}/h"))
+    elif name == "our dependency":
+        from aiolimit.http.fastapi import RateLimit
+
+        depends = [Depends(RateLimit(Limiter(f"{limit}/h")))]
+    elif name == "slowapi":
+        import slowapi
+        import slowapi.util
+
+        limiter = slowapi.Limiter(slowapi.util.get_remote_address, headers_enabled=True)
+        app.state.limiter = limiter
+        app.add_exception_handler(slowapi.errors.RateLimitExceeded, _slowapi_refuses)
+        decorate = limiter.limit(f"{limit}/hour")
+    elif name == "fastapi-limiter":
+        import fastapi_limiter.depends
+        import pyrate_limiter
+
+        rate = pyrate_limiter.Rate(int(limit), pyrate_limiter.Duration.HOUR)
+        depends = [
+            Depends(fastapi_limiter.depends.RateLimiter(limiter=pyrate_limiter.Limiter(rate)))
+        ]
+
+    @app.get("/items/{item}", dependencies=depends)
+    @decorate
+    async def route(request: Request, response: Response, item: int) -> dict[str, int]:  # noqa: ARG001
+        return {"id": item}
+
+    return app
+
+
+def _slowapi_refuses(request: Request, error: Exception) -> Response:
+    import slowapi
+
+    answer: Any = slowapi._rate_limit_exceeded_handler
+    refused: Response = answer(request, error)
+    return refused
 
 
 async def _application(_scope: Message, _receive: Receive, send: Send) -> None:

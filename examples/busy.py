@@ -25,7 +25,8 @@ from starlette.routing import Route
 
 from aiolimit import Limiter, LoadController, WarmUp
 from aiolimit.http.address import peer
-from aiolimit.http.asgi import App, RateLimitMiddleware
+from aiolimit.http.asgi import RateLimitMiddleware
+from aiolimit.http.asgi_types import App
 
 
 def waited_for_a_core() -> float:

@@ -3,8 +3,9 @@
     python examples/backend.py --port 9000
     python examples/client.py "http://127.0.0.1:9000/pages?q=ants"       (in a second terminal)
 
-The limiter stands inside the loop, around each request: all start at once, and wait there for
-their turn, in order. The host is the key, so another host would have a quota of its own.
+All requests start at once, and wait in the transport for their turn, in order. The host is the key,
+so another host would have a quota of its own. With httpx it is the same, from
+`aiolimit.http.httpx`; with aiohttp see `examples/aiohttp_client.py`.
 """
 
 import argparse
@@ -14,14 +15,14 @@ import time
 import httpx2
 
 from aiolimit import Limiter, RateLimited
+from aiolimit.http.httpx2 import RateLimitTransport, permits_of
 
-limiter = Limiter("4/s", name="client", max_wait=30)
+limiter = Limiter("4/s", name="client")
 
 
 async def fetch(client: httpx2.AsyncClient, url: httpx2.URL, page: int, begun: float) -> bool:
     try:
-        async with limiter.acquire(url.host) as permit:
-            response = await client.get(url.copy_merge_params({"page": page}))
+        response = await client.get(url.copy_merge_params({"page": page}))
     except RateLimited as limited:
         print(f"page {page:2}  not asked for: {limited}")
         return False
@@ -29,13 +30,17 @@ async def fetch(client: httpx2.AsyncClient, url: httpx2.URL, page: int, begun: f
         print(f"page {page:2}  {url} does not answer: {type(error).__name__}")
         return False
     at = time.monotonic() - begun
-    print(f"page {page:2}  {response.status_code} at {at:5.2f} s, waited {permit.waited:.2f} s")
+    waited = permits_of(response)[0].waited
+    print(f"page {page:2}  {response.status_code} at {at:5.2f} s, waited {waited:.2f} s")
     return True
 
 
 async def main(url: httpx2.URL, pages: int) -> int:
     begun = time.monotonic()
-    async with httpx2.AsyncClient() as client:
+    # A refusal is asked again, twice at most, once the server allows it. `pool` bounds the wait.
+    transport = RateLimitTransport(limiter, retries=2)
+    timeout = httpx2.Timeout(10, pool=30)
+    async with httpx2.AsyncClient(transport=transport, timeout=timeout) as client:
         fetched = await asyncio.gather(*(fetch(client, url, page, begun) for page in range(pages)))
     print(f"{sum(fetched)} of {pages} pages")
     return 0 if all(fetched) else 1

@@ -1,26 +1,37 @@
-"""A FastAPI service in which each client may ask ten times a minute.
+"""A FastAPI service with two limits: one for all it does, and a lower one for its search.
 
     uvicorn --no-proxy-headers --app-dir examples fastapi_app:app
     curl -i "http://127.0.0.1:8000/search?q=ants"
 
-The limit is per process: with four workers it is four times as high. Without `--no-proxy-headers`
-uvicorn believes X-Forwarded-For of whoever connects from 127.0.0.1, and takes that for the peer.
+Each address may ask a hundred times a minute, and search ten times. What is left is in the headers
+of every response, and who is over it gets a 429 that says when to come back. Limits are per
+process: with four workers they are four times as high. Without `--no-proxy-headers` uvicorn
+believes X-Forwarded-For of whoever connects from 127.0.0.1, and takes that for the peer.
 """
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 from aiolimit import Limiter
-from aiolimit.http.asgi import RateLimitMiddleware
+from aiolimit.http.asgi import RateLimitMiddleware, is_preflight
+from aiolimit.http.fastapi import RateLimit
 
-limiter = Limiter("10/min", name="search", max_keys=100_000)
+# Behind a proxy that is its address for all: then pass `key=ClientAddress(trusted_proxies=[...])`
+# to both, or a function that knows your users.
+service = Limiter("100/min", name="service", max_keys=100_000)
+searches = Limiter("10/min", name="search", max_keys=100_000)
 
 app = FastAPI()
-# One limit for each address that connects. Behind a proxy that is the proxy's: pass `key=`, a
-# function of the ASGI scope, and read there what your own proxy writes, such as a user's id.
-app.add_middleware(RateLimitMiddleware, limiter=limiter, exempt={"/health"})
+app.add_middleware(RateLimitMiddleware, limiter=service, exempt=["/health", is_preflight])
+# What is added last stands outermost: so a refusal has CORS headers too, and scripts can read it.
+app.add_middleware(
+    CORSMiddleware,
+    allow_origins=["https://www.example.com"],
+    expose_headers=["RateLimit", "RateLimit-Policy", "Retry-After"],
+)
 
 
-@app.get("/search")
+@app.get("/search", dependencies=[Depends(RateLimit(searches))])
 async def search(q: str) -> dict[str, str]:
     return {"found": f"something about {q}"}
 
@@ -28,4 +39,4 @@ async def search(q: str) -> dict[str, str]:
 @app.get("/health")
 async def health() -> dict[str, str]:
     """Never limited: the probe of an orchestrator must not be refused."""
-    return {"status": "ok", "why": str(limiter.explain("127.0.0.1"))}
+    return {"status": "ok", "why": str(service.explain("127.0.0.1"))}

@@ -420,6 +420,21 @@ async def test_a_backends_own_fields_are_joined_not_doubled() -> None:
     assert fields(start, "x") == "y"
 
 
+async def test_headers_may_come_as_any_iterable() -> None:
+    async def lazy(scope: Any, receive: Any, send: Any) -> None:
+        headers = ((name, b"1") for name in (b"x-a", b"x-b"))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    start = (await call(RateLimitMiddleware(lazy, Limiter("900/min"))))[0]
+    assert [name for name, _ in start["headers"]] == [
+        b"x-a",
+        b"x-b",
+        b"ratelimit-policy",
+        b"ratelimit",
+    ]
+
+
 async def test_a_response_that_is_sent_again_and_again_stays_as_it_is() -> None:
     message = {"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]}
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import re
+import shutil
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
+import http_sf
 import httpx2
 import pytest
 
-from tests.serving import run, running
+from tests.serving import free_port, run, running
 
 
 def bearer(name: str) -> dict[str, str]:
@@ -123,21 +126,78 @@ async def test_a_missing_or_broken_database(
     assert len(output.strip().splitlines()) == 1
 
 
+def fields_of(said: str) -> tuple[int, dict[str, list[str]]]:
+    """The status and the headers that `curl -i` shows."""
+    first, _, rest = said.partition("\r\n")
+    headers: dict[str, list[str]] = {}
+    for line in rest.partition("\r\n\r\n")[0].splitlines():
+        name, _, value = line.partition(":")
+        headers.setdefault(name.lower(), []).append(value.strip())
+    return int(first.split()[1]), headers
+
+
+async def said_to_curl(url: str, *options: str) -> str:
+    """What `curl -i` prints; where there is no curl, what it would have read."""
+    if shutil.which("curl"):
+        process = await asyncio.create_subprocess_exec(
+            *("curl", "-si", *options, url), stdout=asyncio.subprocess.PIPE
+        )
+        return (await process.communicate())[0].decode()
+    host, _, path = url.removeprefix("http://").partition("/")
+    name, _, port = host.partition(":")
+    reader, writer = await asyncio.open_connection(name, int(port))
+    lines = [f"GET /{path} HTTP/1.1", f"Host: {host}", "Connection: close", *options[1::2]]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    said = (await reader.read()).decode()
+    writer.close()
+    return said
+
+
 async def test_the_fastapi_service() -> None:
+    """With curl, its fields read by a parser of structured fields that is not ours."""
     serve = ("-m", "uvicorn", "--no-proxy-headers", "--app-dir", "examples", "fastapi_app:app")
+    async with running(*serve, "--port", "0") as address:
+
+        async def curl(path: str, *options: str) -> tuple[int, dict[str, list[str]]]:
+            return fields_of(await said_to_curl(address + path, *options))
+
+        assert (await curl("/health"))[0] == 200
+        for number in range(12):
+            forged = ("-H", f"X-Forwarded-For: 10.0.0.{number}")
+            status, headers = await curl("/search?q=ants", *forged)
+            assert status == (200 if number < 10 else 429)
+            limits: Any = http_sf.parse(headers["ratelimit"][0].encode(), tltype="list")
+            policies: Any = http_sf.parse(headers["ratelimit-policy"][0].encode(), tltype="list")
+            assert len(headers["ratelimit"]) == len(headers["ratelimit-policy"]) == 1
+            assert policies == [("search", {"q": 10, "w": 60}), ("service", {"q": 100, "w": 60})]
+            found = dict(limits)
+            assert found["service"]["r"] == 99 - number
+            assert found["search"]["r"] == max(0, 9 - number)
+            if status == 429:
+                after = int(headers["retry-after"][0])
+                assert found["search"]["t"] <= after <= 60
+                assert found["service"]["t"] <= 60
+                assert headers["content-type"] == ["application/problem+json"]
+        assert (await curl("/health"))[0] == 200
+        origin = ("-H", "Origin: https://www.example.com")
+        status, headers = await curl("/search?q=ants", *origin)
+        assert status == 429
+        assert headers["access-control-allow-origin"] == ["https://www.example.com"]
+        assert "Retry-After" in headers["access-control-expose-headers"][0]
+
+
+async def test_the_aiohttp_service() -> None:
     async with (
-        running(*serve, "--port", "0") as address,
+        running("examples/aiohttp_app.py", "--port", str(free_port())) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
-        assert (await client.get("/health")).json()["status"] == "ok"
-        codes = [
-            (
-                await client.get("/search?q=ants", headers={"x-forwarded-for": f"10.0.0.{n}"})
-            ).status_code
-            for n in range(12)
-        ]
-        assert codes == [200] * 10 + [429] * 2
-        assert (await client.get("/health")).status_code == 200
+        ann, bob = {"x-user": "ann"}, {"x-user": "bob"}
+        answers = [await client.post("/upload", headers=ann, content=b"abc") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[0].headers["ratelimit"] == '"api";r=5;t=60'
+        assert answers[0].json() == {"bytes": 3}
+        assert (await client.get("/search", headers=bob)).status_code == 200
+        assert (await client.get("/health", headers=ann)).status_code == 200
 
 
 async def test_the_service_under_overload() -> None:
@@ -176,10 +236,11 @@ async def test_the_service_under_overload() -> None:
         assert sum(int(refused) for _, _, refused, _ in rows) > 0
 
 
-async def test_the_client() -> None:
+@pytest.mark.parametrize("name", ["client", "aiohttp_client"])
+async def test_the_client(name: str) -> None:
     async with running("examples/backend.py", "--port", "0") as address:
         begun = asyncio.get_running_loop().time()
-        status, output = await run("examples/client.py", f"{address}/pages?q=ants")
+        status, output = await run(f"examples/{name}.py", f"{address}/pages?q=ants")
         assert status == 0, output
         assert asyncio.get_running_loop().time() - begun > 2.0, "twelve at four a second"
         pages = re.findall(r"page +(\d+)  (\d+) at +[0-9.]+ s, waited [0-9.]+ s", output)
@@ -188,16 +249,18 @@ async def test_the_client() -> None:
         assert output.endswith("12 of 12 pages\n")
 
 
-async def test_the_client_without_a_server() -> None:
-    status, output = await run("examples/client.py", "http://127.0.0.1:9/", "--pages", "2")
+@pytest.mark.parametrize("name", ["client", "aiohttp_client"])
+async def test_the_client_without_a_server(name: str) -> None:
+    status, output = await run(f"examples/{name}.py", "http://127.0.0.1:9/", "--pages", "2")
     assert status == 1
-    assert "http://127.0.0.1:9/ does not answer: ConnectError" in output
+    assert re.search(r"http://127.0.0.1:9/ does not answer: (ConnectError|Client\w+Error)", output)
     assert output.endswith("0 of 2 pages\n")
     assert "Traceback" not in output
 
 
 def test_examples_are_a_page_long() -> None:
-    most = {"fastapi_app": 60, "client": 60, "backend": 60, "overload": 80}
+    short = ("fastapi_app", "aiohttp_app", "client", "aiohttp_client", "backend")
+    most = dict.fromkeys(short, 60) | {"overload": 80, "llm_client": 120, "llm_server": 140}
     for name, length in most.items():
         lines = Path("examples", f"{name}.py").read_text().splitlines()
         assert len(lines) <= length, name

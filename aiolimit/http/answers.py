@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from aiolimit.errors import Overloaded, RateLimited
 from aiolimit.http import fields
-from aiolimit.http.fields import Dialect, Pairs, Policy, Standing
+from aiolimit.http.fields import LIMIT, NAMES, Dialect, Pairs, Policy, Standing
 from aiolimit.limiter import Limiter
 from aiolimit.memory import Limits
 from aiolimit.rate import UNLIMITED, Limit
@@ -63,6 +63,8 @@ class Answers:
         limit: Limit | tuple[Limit, ...] | None = None,
     ) -> Pairs:
         """The headers of a response to a call with that key and limit, with the fields added."""
+        if type(headers) is not list:
+            headers = list(headers)
         admission = self._admission
         limits = admission.queues.limits
         if limit is not None:
@@ -78,10 +80,10 @@ class Answers:
                 more = oldest + period - admission.time()
                 if left > 0 and more > 0 and 1e-9 < more % 1.0 < 1 - 1e-9:
                     for name, _ in headers:
-                        if name in fields.NAMES:
+                        if name in NAMES:
                             break
                     else:
-                        told = fields.LIMIT, b"%b%d;t=%d" % (head, left, more + 1)
+                        told = LIMIT, b"%b%d;t=%d" % (head, left, more + 1)
                         return [*headers, policy, told]
         pairs = self._pairs(limits, self._standings.left(key, limits, admission.time()), None)
         return fields.merged(headers, pairs)

@@ -13,7 +13,7 @@ routing, cannot. Several on one route are all-or-nothing: where a later one refu
 earlier ones were charged is given back. The permits are held until the response is sent.
 """
 
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from fastapi import HTTPException, Request, WebSocketException
@@ -35,6 +35,7 @@ __all__ = ["RateLimit", "RateLimitFields", "TooManyRequests", "by_route"]
 
 _CALLS: Final = "aiolimit.calls"  # in the scope: what was asked for this request, by each limit
 _TELLER: Final = "aiolimit.teller"  # in the scope: whether `RateLimitFields` tells of it
+_STACK: Final = "fastapi_inner_astack"  # in the scope, since FastAPI 0.118
 _TRY_AGAIN_LATER: Final = 1013
 _DENIAL: Final = "websocket.http.response"
 
@@ -115,14 +116,11 @@ class RateLimit:
             on_refuse=None,
         )
 
-    async def __call__(
-        self, connection: HTTPConnection, response: Response
-    ) -> AsyncIterator[Permit | None]:
+    async def __call__(self, connection: HTTPConnection, response: Response) -> Permit | None:
         """Let the request go on to its route, or refuse it; what FastAPI calls."""
         scope, rule = connection.scope, self._rule
         if rule.has_exempt and await rule.is_exempt(connection, route_of(connection)):
-            yield None
-            return
+            return None
         call = await rule.ask(connection)
         try:
             await call.permit.__aenter__()
@@ -130,15 +128,15 @@ class RateLimit:
             for _, _, _, permit in scope.get(_CALLS, ()):
                 permit.cancel()
             raise _error(refused, rule.answers.refusal(refused), connection) from refused
-        try:
-            calls: list[_Call] = scope.setdefault(_CALLS, [])
-            calls.append((rule.answers, call.key, call.limit, call.permit))
-            if _TELLER not in scope:
-                raw = response.headers.raw
-                raw[:] = [pair for pair in raw if pair[0] not in NAMES] + _fields(calls)
-            yield call.permit
-        finally:
-            call.permit.__aexit__(None, None, None)  # not awaited: nothing can stop it
+        # A dependency that yields would take ten times as long; this is where FastAPI keeps those
+        # until the response is sent. Not awaited: nothing can stop it.
+        scope[_STACK].callback(call.permit.__aexit__, None, None, None)
+        calls: list[_Call] = scope.setdefault(_CALLS, [])
+        calls.append((rule.answers, call.key, call.limit, call.permit))
+        if _TELLER not in scope:
+            raw = response.headers.raw
+            raw[:] = [pair for pair in raw if pair[0] not in NAMES] + _fields(calls)
+        return call.permit
 
 
 class RateLimitFields:
