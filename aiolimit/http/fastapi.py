@@ -1,6 +1,9 @@
 """Limits for FastAPI, route by route: a dependency object for each.
 
 ```python
+from fastapi import Depends, FastAPI
+
+app = FastAPI()
 limiter = Limiter("10/min", name="search")
 
 
