@@ -16,8 +16,9 @@ import pytest
 from aiolimit import Limiter, RateLimited
 from aiolimit.http import aiohttp_client
 from aiolimit.http import httpx2 as with_httpx2
-from aiolimit.http.client import _ledgers, permits_of
+from aiolimit.http.client import permits_of
 from aiolimit.http.httpx import Charge, RateLimitTransport
+from aiolimit.http.ledger import _ledgers
 from tests.clients import CLIENTS, client, server
 from tests.dialects import CASES
 

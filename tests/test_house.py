@@ -30,6 +30,9 @@ FLOORS = [
     {"http.asgi_types", "http.answers", "http.uvicorn"},
     {"http.lifespan", "http.rule"},
     {"http.asgi", "http.fastapi", "http.aiohttp_server"},
+    {"http.ledger", "http.httpx_adapter"},
+    {"http.client"},
+    {"http.httpx", "http.httpx2", "http.aiohttp_client"},
 ]
 PURE = {
     "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",

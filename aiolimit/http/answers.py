@@ -46,7 +46,7 @@ class Answers:
     )
 
     def __init__(self, limiter: Limiter, headers: Dialect) -> None:
-        self._headers = fields.check_dialect(headers)
+        self._headers: Dialect = fields.check_dialect(headers)
         self._limiter = limiter
         self._admission = limiter._admission
         self._standings = limiter._admission.standings

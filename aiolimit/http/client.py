@@ -14,10 +14,8 @@
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from dataclasses import dataclass
 from inspect import isawaitable
 from math import inf
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
@@ -25,7 +23,8 @@ from weakref import WeakKeyDictionary
 
 from aiolimit.arguments import check_cost, check_count, check_wait
 from aiolimit.errors import RateLimited
-from aiolimit.http.feedback import CAP, Feedback, Headers, ServerQuota, read
+from aiolimit.http.feedback import CAP, Feedback, Headers, read
+from aiolimit.http.ledger import Charge, Ledger, Sent
 from aiolimit.limiter import Limiter
 from aiolimit.permit import Permit
 
@@ -40,14 +39,8 @@ R = TypeVar("R")  # a response
 Verdict: TypeAlias = bool | float | None
 Classify: TypeAlias = Callable[[Any, Feedback], Verdict | Awaitable[Verdict]]
 
-_REQUESTS: Final = "requests"
-_OTHER_UNITS: Final = ("token", "complexity", "byte", "point")  # in names of counters
-_FIRST_PAUSE: Final = 0.5  # seconds after a refusal, at least; twice as long after the next one
-_LONGEST_PAUSE: Final = 60.0
-_JITTER: Final = 0.1  # of a pause, at most, is added to it
 
 _FOR_EVER: Final = 1e9
-_LEDGERS: Final = 1000  # keys of a limiter, of which those that are over are forgotten
 
 _permits: WeakKeyDictionary[Any, tuple[Permit, ...]] = WeakKeyDictionary()
 
@@ -58,36 +51,6 @@ def permits_of(response: object) -> tuple[Permit, ...]:
     With `Permit.adjust` the true cost is settled once the response tells it.
     """
     return _permits.get(response, ())
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """What a limiter is charged for each request.
-
-    cost: of a request, from 0 up, or a function of it that tells.
-    unit: what the limiter counts, such as "tokens". Of what a server says, that which has it in its
-        name restricts the limiter; "requests" is whatever names no other unit.
-    """
-
-    limiter: Limiter
-    cost: float | Callable[[Any], float] = 1
-    unit: str = _REQUESTS
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.limiter, Limiter):
-            raise TypeError(f"limiter must be a Limiter, not {self.limiter!r}")
-        if not callable(self.cost):
-            check_cost(self.cost)
-        if not isinstance(self.unit, str) or not self.unit:
-            raise TypeError(f"unit must be text that is not empty, not {self.unit!r}")
-
-    def concerns(self, quota: ServerQuota) -> bool:
-        """Whether what a server counts there is what this limiter counts."""
-        name = quota.name.lower()
-        if self.unit != _REQUESTS:
-            return self.unit.lower() in name
-        # Whatever it is of which nothing is left, the next request needs it too.
-        return quota.remaining == 0 or not any(unit in name for unit in _OTHER_UNITS)
 
 
 class Adapter(Protocol[Asked, R]):
@@ -112,86 +75,6 @@ class Adapter(Protocol[Asked, R]):
     async def discard(self, response: R) -> None:
         """Close what nobody will see."""
         ...
-
-
-class _Ledger:
-    """What is known of one key of one limiter, while it matters. Times are the limiter's."""
-
-    __slots__ = ("barred_until", "held_at", "held_until", "in_flight", "newest", "refusals", "sent")
-
-    def __init__(self) -> None:
-        self.in_flight = 0
-        self.sent: float = 0  # cost, of all requests so far
-        self.newest: float = -inf  # `sent` of the latest request that was answered
-        self.refusals = 0  # one after the other
-        self.held_at = self.held_until = -inf
-        self.barred_until = -inf  # what the server said, past the cap
-
-    def check(self, limiter: Limiter, key: Hashable, cost: float) -> None:
-        """Raise `RateLimited` while the server wants to be left alone for longer than we obey."""
-        now = limiter._time()
-        if now < self.held_until < self.barred_until:
-            raise limiter._admission.refuse_late(key, cost, self.barred_until - now)
-
-    def succeeded(self, permit: Permit) -> None:
-        """A request was served; one that was sent before the last refusal says nothing of it."""
-        if (permit._at or 0.0) >= self.held_at:
-            self.refusals = 0
-
-    def hold(self, sent: "_Sent", stated: float | None, cap: float) -> float:
-        """A request was refused: leave the server alone for as long as it says, or for a pause.
-
-        Returns for how many seconds.
-        """
-        limiter = sent.charge.limiter
-        now = limiter._time()
-        # All that were sent before the last refusal was known are refused with it.
-        if (sent.permit._at or 0.0) >= self.held_at:
-            self.refusals += 1
-            self.held_at = now
-        pause = min(_FIRST_PAUSE * 2.0 ** min(self.refusals - 1, 20), _LONGEST_PAUSE)
-        seconds = max(pause, stated or 0.0)
-        seconds += random.uniform(0, _JITTER * min(seconds, _LONGEST_PAUSE))  # noqa: S311
-        sent.permit.cancel()  # what was refused was not used
-        limiter.hold(sent.key, seconds=min(seconds, cap))
-        self.held_until = max(self.held_until, now + min(seconds, cap))
-        if stated is not None and stated > cap:
-            self.barred_until = max(self.barred_until, now + stated)
-        return seconds
-
-    def is_over(self, now: float) -> bool:
-        """Whether nothing in it matters any more."""
-        return not self.in_flight and now >= self.held_until
-
-
-# Not of one client: several may share a limiter, and must know of each other's requests.
-_ledgers: WeakKeyDictionary[Limiter, dict[Hashable, _Ledger]] = WeakKeyDictionary()
-
-
-class _Sent:
-    """One request under one charge: its permit, and what had been sent by then."""
-
-    __slots__ = ("charge", "key", "ledger", "permit", "sent")
-
-    def __init__(self, charge: Charge, key: Hashable, permit: Permit) -> None:
-        self.charge = charge
-        self.key = key
-        self.permit = permit
-        ledgers = _ledgers.setdefault(charge.limiter, {})
-        if key not in ledgers and len(ledgers) >= _LEDGERS:
-            now = charge.limiter._time()
-            for other in [other for other, one in ledgers.items() if one.is_over(now)]:
-                del ledgers[other]
-        self.ledger = ledgers.setdefault(key, _Ledger())
-        self.ledger.in_flight += 1
-        self.ledger.sent += permit.cost
-        self.sent = self.ledger.sent
-
-    def end(self) -> None:
-        """It is no longer on its way."""
-        self.ledger.in_flight -= 1
-        if not self.ledger.in_flight and not self.ledger.refusals:  # else a hold may be on
-            _ledgers.get(self.charge.limiter, {}).pop(self.key, None)
 
 
 class ClientLimits(Generic[Q, R]):
@@ -277,7 +160,7 @@ class ClientLimits(Generic[Q, R]):
 
     # Taking one's turn
 
-    async def _acquire(self, request: Q, key: Hashable, deadline: float) -> list[_Sent]:
+    async def _acquire(self, request: Q, key: Hashable, deadline: float) -> list[Sent]:
         """Charge all limiters in one moment, once each has room."""
         costs = [
             charge.cost(request) if callable(charge.cost) else charge.cost
@@ -285,7 +168,7 @@ class ClientLimits(Generic[Q, R]):
         ]
         if len(self._charges) == 1:
             permit = self._ask(0, key, costs[0], deadline)
-            return [_Sent(self._charges[0], key, await permit)]
+            return [Sent(self._charges[0], key, await permit)]
         async with self._turn(key):
             waits = [
                 charge.limiter.peek(key, cost).retry_after
@@ -297,7 +180,7 @@ class ClientLimits(Generic[Q, R]):
                 permits, first = await self._all_or_none(key, costs, first, deadline)
                 if permits is not None:
                     return [
-                        _Sent(charge, key, permit)
+                        Sent(charge, key, permit)
                         for charge, permit in zip(self._charges, permits, strict=True)
                     ]
 
@@ -325,7 +208,7 @@ class ClientLimits(Generic[Q, R]):
 
     def _ask(self, at: int, key: Hashable, cost: float, deadline: float) -> Permit:
         limiter = self._charges[at].limiter
-        ledger = _ledgers.get(limiter, {}).get(key)
+        ledger = Ledger.of(limiter, key)
         if ledger is not None:
             ledger.check(limiter, key, cost)
         bound = max(0.0, deadline - time.monotonic())
@@ -351,7 +234,7 @@ class ClientLimits(Generic[Q, R]):
 
     # Learning
 
-    async def _learn(self, response: R, sent: list[_Sent]) -> float | None:
+    async def _learn(self, response: R, sent: list[Sent]) -> float | None:
         """Take note of what the server says; for how long it refuses, None if it does not."""
         status, headers = self._adapter.facts(response)
         feedback = read(headers, status, now=time.time(), cap=self._cap)
@@ -361,7 +244,7 @@ class ClientLimits(Generic[Q, R]):
             await self._adapter.discard(response)
             raise
         for one in sent:
-            self._restrict(one, feedback)
+            one.restrict(feedback, self._cap)
         if verdict is False or (verdict is None and not feedback.is_refusal):
             for one in sent:
                 one.ledger.succeeded(one.permit)
@@ -378,26 +261,6 @@ class ClientLimits(Generic[Q, R]):
         if verdict is not None and not isinstance(verdict, bool):
             return check_cost(verdict, "what classify gives")
         return verdict
-
-    def _restrict(self, one: _Sent, feedback: Feedback) -> None:
-        """Let no more pass than the server has left, less what it cannot have counted yet."""
-        ledger = one.ledger
-        if one.sent < ledger.newest:
-            return  # it says how things stood before what we know
-        ledger.newest = one.sent
-        on_its_way = ledger.sent - one.sent
-        for quota in feedback.quotas:
-            left, after = quota.remaining, quota.reset_after
-            if left is not None and after and one.charge.concerns(quota):
-                seconds = min(after, self._cap)
-                left = max(0.0, left - on_its_way)
-                one.charge.limiter.restrict(
-                    one.key,
-                    remaining=left,
-                    seconds=seconds,
-                    refill=quota.refill,
-                    name=quota.name,
-                )
 
 
 class _Turn:

@@ -19,6 +19,11 @@ from aiolimit import (
     WarmUp,
 )
 from aiolimit.errors import Reason
+from aiolimit.http import aiohttp_client, httpx2
+from aiolimit.http.address import ClientAddress
+from aiolimit.http.asgi import RateLimitMiddleware, is_preflight
+from aiolimit.http.asgi_types import Receive, Scope, Send
+from aiolimit.http.feedback import Feedback, read
 from aiolimit.testing import FakeClock
 
 limiter = Limiter("100/s", Rate(5, per=2.5), name="x", burst=2, clock=FakeClock())
@@ -70,3 +75,30 @@ async def decorated() -> None:
     await limiter.acquire({})  # type: ignore[arg-type]
     await limiter.acquire("k", limit="5")  # type: ignore[arg-type]
     limiter.update(5)  # type: ignore[arg-type]
+
+
+async def told_by_servers() -> None:
+    limiter.hold("k", seconds=30)
+    limiter.restrict("k", remaining=3, seconds=30, refill=0.5, name="tokens")
+    limiter.hold("k", 30)  # type: ignore[call-arg]
+    feedback = read({"retry-after": "5"}, 429, now=0.0)
+    assert_type(feedback, Feedback)
+    assert_type(feedback.retry_after, float | None)
+    assert_type(feedback.binding.remaining, float | None)
+    read([(b"retry-after", b"5")], cap=5)
+
+
+def http() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    async def user(scope: Scope) -> str:
+        return "user"
+
+    RateLimitMiddleware(app, limiter, key=user, exempt=["/health", is_preflight], headers=None)
+    RateLimitMiddleware(app, limiter, key=ClientAddress(trusted_proxies=["10.0.0.0/8"]))
+    RateLimitMiddleware(app, limiter, headers="draft-7")  # type: ignore[arg-type]
+    RateLimitMiddleware(app, limiter, key="user")  # type: ignore[arg-type]
+    charge = httpx2.Charge(limiter, cost=lambda request: 5, unit="tokens")
+    httpx2.RateLimitTransport(limiter, charge, retries=2, key=lambda request: request.url.host)
+    aiohttp_client.RateLimitMiddleware(limiter, key=lambda request: request.url.host)
+    assert_type(httpx2.permits_of(object()), tuple[Permit, ...])
