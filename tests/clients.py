@@ -78,6 +78,27 @@ async def client(
         yield by_httpx
 
 
+def with_each_client(scenario: Callable[[str], Coroutine[Any, Any, None]]) -> Any:
+    """A test that plays its scenario with each kind of client, all at the same time.
+
+    Most of it is waiting, so one after the other would take three times as long.
+    """
+
+    async def test() -> None:
+        outcomes = await asyncio.gather(*map(scenario, CLIENTS), return_exceptions=True)
+        failed = []
+        for kind, outcome in zip(CLIENTS, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                outcome.add_note(f"with {kind}")
+                failed.append(outcome)
+        if failed:
+            raise failed[0] if len(failed) == 1 else BaseExceptionGroup("with several", failed)
+
+    test.__name__ = scenario.__name__
+    test.__doc__ = scenario.__doc__
+    return test
+
+
 Headers = dict[str, str]
 
 

@@ -19,16 +19,15 @@ from aiolimit.http import httpx2 as with_httpx2
 from aiolimit.http.client import permits_of
 from aiolimit.http.httpx import Charge, RateLimitTransport
 from aiolimit.http.ledger import _ledgers
-from tests.clients import CLIENTS, client, server
+from tests.clients import CLIENTS, client, server, with_each_client
 from tests.dialects import CASES
-
-pytestmark = pytest.mark.parametrize("kind", CLIENTS)
 
 
 def slack(seconds: float) -> Any:
     return pytest.approx(seconds, abs=0.25)
 
 
+@with_each_client
 async def test_requests_leave_in_order_at_the_pace_of_the_limit(kind: str) -> None:
     limiter = Limiter("1/100ms", name="api")
     async with server() as there, client(kind, limiter) as ask:
@@ -38,6 +37,7 @@ async def test_requests_leave_in_order_at_the_pace_of_the_limit(kind: str) -> No
         assert there.times[-1] - there.times[0] == slack(0.5)
 
 
+@with_each_client
 async def test_each_host_has_its_own_quota_or_whatever_the_key_tells(kind: str) -> None:
     limiter = Limiter("1/h")
     async with server() as there, client(kind, limiter, max_wait=0) as ask:
@@ -58,6 +58,7 @@ async def test_each_host_has_its_own_quota_or_whatever_the_key_tells(kind: str) 
         assert len(there.times) == 2
 
 
+@with_each_client
 async def test_what_cannot_be_in_time_fails_at_once(kind: str) -> None:
     limiter = Limiter("1/h")
     async with server() as there, client(kind, limiter, timeout=5) as ask:
@@ -86,6 +87,7 @@ async def test_what_cannot_be_in_time_fails_at_once(kind: str) -> None:
             await ask(there.address)
 
 
+@with_each_client
 async def test_a_cost_is_charged_and_settled(kind: str) -> None:
     limiter = Limiter("100/h")
     charge = Charge(limiter, cost=lambda request: float(request.headers["cost"]), unit="tokens")
@@ -102,6 +104,7 @@ async def test_a_cost_is_charged_and_settled(kind: str) -> None:
         assert permits_of(key_free) == ()
 
 
+@with_each_client
 async def test_after_a_refusal_all_wait_until_the_servers_time(kind: str) -> None:
     limiter = Limiter("100/s")
     async with (
@@ -120,6 +123,7 @@ async def test_after_a_refusal_all_wait_until_the_servers_time(kind: str) -> Non
         assert there.times[-1] - there.times[1] > 0.07
 
 
+@with_each_client
 async def test_a_refused_request_is_sent_again_if_asked_to(kind: str) -> None:
     refusals = [(429, {"retry-after": "0"}), (503, {"retry-after-ms": "10"})]
     async with (
@@ -136,6 +140,7 @@ async def test_a_refused_request_is_sent_again_if_asked_to(kind: str) -> None:
         assert len(answer.permits) == 1
 
 
+@with_each_client
 async def test_retries_are_bounded_and_the_last_refusal_is_handed_on(kind: str) -> None:
     refusals = [(429, {"retry-after": "0", "x-number": str(number)}) for number in range(9)]
     limiter = Limiter("100/s")
@@ -146,6 +151,7 @@ async def test_retries_are_bounded_and_the_last_refusal_is_handed_on(kind: str) 
         assert len(there.times) == 2
 
 
+@with_each_client
 async def test_a_refusal_that_lasts_too_long_is_handed_on_and_the_rest_told_until_when(
     kind: str,
 ) -> None:
@@ -162,6 +168,7 @@ async def test_a_refusal_that_lasts_too_long_is_handed_on_and_the_rest_told_unti
         assert len(there.times) == 1
 
 
+@with_each_client
 async def test_nobody_is_locked_out_for_longer_than_the_cap(kind: str) -> None:
     async with (
         server((429, {"retry-after": "86400"})) as there,
@@ -172,6 +179,7 @@ async def test_nobody_is_locked_out_for_longer_than_the_cap(kind: str) -> None:
         assert (await ask(there.address)).status == 200
 
 
+@with_each_client
 async def test_a_wait_that_would_not_fit_is_not_begun(kind: str) -> None:
     async with (
         server((429, {"retry-after": "3"})) as there,
@@ -187,6 +195,7 @@ async def test_a_wait_that_would_not_fit_is_not_begun(kind: str) -> None:
         assert 2 < (caught.value.retry_after or 0) < 4
 
 
+@with_each_client
 async def test_refused_responses_are_closed(kind: str) -> None:
     """The pool has eight connections: more than that many refusals would use it up."""
     long = {"retry-after": "0", "content-length": "100000"}
@@ -203,6 +212,7 @@ async def test_refused_responses_are_closed(kind: str) -> None:
         assert {answer.status for answer in answers} == {200}
 
 
+@with_each_client
 async def test_cancelled_while_it_waits_to_ask_again(kind: str) -> None:
     limiter = Limiter("100/s")
     async with (
@@ -220,6 +230,7 @@ async def test_cancelled_while_it_waits_to_ask_again(kind: str) -> None:
             assert (await ask(there.address)).status == 200
 
 
+@with_each_client
 async def test_a_stream_that_is_used_up_is_not_sent_again(kind: str) -> None:
     async def parts() -> AsyncIterator[bytes]:
         yield b"only "
@@ -234,6 +245,7 @@ async def test_a_stream_that_is_used_up_is_not_sent_again(kind: str) -> None:
         assert there.bodies == [b"only once"]
 
 
+@with_each_client
 async def test_redirects_are_requests_too(kind: str) -> None:
     limiter = Limiter("100/s")
 
@@ -246,6 +258,7 @@ async def test_redirects_are_requests_too(kind: str) -> None:
     assert limiter.statistics().admitted == 2
 
 
+@with_each_client
 async def test_what_a_server_says_is_left_is_not_exceeded(kind: str) -> None:
     """Somebody else uses the quota too: we have less of it than we were told."""
     fields = {"ratelimit": '"api";r=3;t=1', "ratelimit-policy": '"api";q=100;w=60'}
@@ -260,6 +273,7 @@ async def test_what_a_server_says_is_left_is_not_exceeded(kind: str) -> None:
         assert there.times[4] - there.times[0] > 0.95
 
 
+@with_each_client
 async def test_what_a_server_says_never_raises_the_limit(kind: str) -> None:
     fields = {
         "x-ratelimit-limit": "9999",
@@ -276,6 +290,7 @@ async def test_what_a_server_says_never_raises_the_limit(kind: str) -> None:
             await ask(there.address)
 
 
+@with_each_client
 async def test_a_late_word_does_not_end_a_pause(kind: str) -> None:
     """A request that was sent before the refusal succeeds after it, and says all is well."""
 
@@ -300,6 +315,7 @@ async def test_a_late_word_does_not_end_a_pause(kind: str) -> None:
         assert time.monotonic() - begun > 1.6
 
 
+@with_each_client
 async def test_limits_in_disguise(kind: str) -> None:
     async def classify(response: Any, feedback: Any) -> float | bool | None:
         body = await (response.read() if kind == "aiohttp" else response.aread())
@@ -321,6 +337,7 @@ async def test_limits_in_disguise(kind: str) -> None:
         assert (await ask(there.address)).status == 200
 
 
+@with_each_client
 async def test_a_classify_that_raises_leaves_nothing_open(kind: str) -> None:
     def classify(response: Any, feedback: Any) -> bool:
         raise LookupError("a mistake")
@@ -334,6 +351,7 @@ async def test_a_classify_that_raises_leaves_nothing_open(kind: str) -> None:
     assert not _ledgers.get(limiter)
 
 
+@with_each_client
 async def test_requests_and_tokens_are_charged_in_one_moment(kind: str) -> None:
     """A request that waits for tokens does not use up its place among the requests meanwhile."""
     requests, tokens = Limiter("3/500ms", name="requests"), Limiter("100/500ms", name="tokens")
@@ -354,6 +372,7 @@ async def test_requests_and_tokens_are_charged_in_one_moment(kind: str) -> None:
         assert [permit.cost for permit in answers[0].permits] == [1, 90]
 
 
+@with_each_client
 async def test_cancelled_while_it_waits_for_tokens_the_request_is_given_back(kind: str) -> None:
     requests, tokens = Limiter("10/h"), Limiter("100/h")
     async with (
@@ -370,6 +389,7 @@ async def test_cancelled_while_it_waits_for_tokens_the_request_is_given_back(kin
         assert len(there.times) == 1
 
 
+@with_each_client
 async def test_counters_restrict_what_they_count(kind: str) -> None:
     fields = {
         "x-ratelimit-remaining-requests": "7",
@@ -392,6 +412,7 @@ async def test_counters_restrict_what_they_count(kind: str) -> None:
 DIALECTS = [case for case in CASES if case.status == 429 and case.retry_after]
 
 
+@with_each_client
 async def test_each_dialect_is_obeyed(kind: str) -> None:
     """Each documented refusal holds its key for as long as it says."""
     limiter = Limiter("1000/s")
@@ -416,6 +437,7 @@ async def test_each_dialect_is_obeyed(kind: str) -> None:
             assert least - 3 <= held <= least * 1.1 + 0.01, case.vendor
 
 
+@with_each_client
 async def test_a_server_that_drops_the_connection(kind: str) -> None:
     limiter = Limiter("1000/s")
     answered = 0
@@ -443,6 +465,7 @@ async def test_a_server_that_drops_the_connection(kind: str) -> None:
     assert limiter.statistics().waiting == 0
 
 
+@with_each_client
 async def test_keep_alive_goes_on(kind: str) -> None:
     async with server((429, {"retry-after": "0"})) as there:
         ports: set[int] = set()
@@ -461,6 +484,7 @@ async def test_keep_alive_goes_on(kind: str) -> None:
         assert len(ports) == 1
 
 
+@with_each_client
 async def test_a_body_that_is_still_to_be_read_stays_open(kind: str) -> None:
     limiter = Limiter("100/s")
     async with server(body=b"y" * 1_000_000) as there:
@@ -482,6 +506,7 @@ async def test_a_body_that_is_still_to_be_read_stays_open(kind: str) -> None:
         assert size == 1_000_000
 
 
+@pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize(
     ("limits", "options", "says"),
     [
@@ -503,7 +528,7 @@ async def test_bad_options(
             pass
 
 
-async def test_bad_charges(kind: str) -> None:
+def test_bad_charges() -> None:
     for arguments in ({"cost": -1}, {"cost": "1"}, {"unit": ""}, {"limiter": "1/s"}):
         with pytest.raises((TypeError, ValueError)):
             Charge(**{"limiter": Limiter("1/s"), **arguments})  # type: ignore[arg-type]
