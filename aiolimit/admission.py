@@ -267,6 +267,8 @@ class Admission:
         """
         if self.store.max_keys is None or key in self.queues.by_key or key in self.store:
             return key
+        if self.restrictions is not None and key in self.restrictions.by_key:
+            return key  # what was said of it must not be forgotten with its window
         return OVERFLOW if OVERFLOW in self.queues.by_key else self.store.home(key, now)
 
     def limits_of(self, limit: Limit | tuple[Limit, ...] | None, *, strict: bool = True) -> Limits:
@@ -302,12 +304,10 @@ class Admission:
     def _restrict(self, key: Hashable, change: Callable[[Hashable, float], None]) -> None:
         queues = self.queues
         queues.check_loop(to_serve=True)
-        now = self.time()
-        home = self.home(key, now)
-        change(home, now)
-        if home in queues.by_key:
-            queues.review(home, self.standings.fits, most=_REVIEWED)
-            queues.serve(home)
+        change(key, self.time())
+        if key in queues.by_key:
+            queues.review(key, self.standings.fits, most=_REVIEWED)
+            queues.serve(key)
 
     def _restricted(self) -> Restrictions:
         """The layer that knows of restrictions, put in front of the store if it is not yet."""

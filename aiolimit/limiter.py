@@ -230,8 +230,8 @@ class Limiter:
 
         A hold is only ever extended. Who waits stays in line, and who cannot make its `max_wait`
         any more fails at once; afterwards calls leave at the pace of the fastest rate, for a
-        period of it at most. Raises `ValueError` or `TypeError` for seconds that are not a finite
-        number from 0 up.
+        period of it or as long as the hold, a minute at most. Raises `ValueError` or `TypeError`
+        for seconds that are not a finite number from 0 up.
         """
         self._admission.hold(key, check_cost(seconds, "seconds"))
 

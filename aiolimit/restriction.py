@@ -48,20 +48,22 @@ class _Ceiling:
 class Restriction:
     """The hold and the ceilings of one key."""
 
-    __slots__ = ("_ceilings", "_next_at", "_resumed_at", "held_until")
+    __slots__ = ("_ceilings", "_latest", "_next_at", "_resumed_at", "held_until")
 
     def __init__(self) -> None:
         self.held_until = -inf
         self._resumed_at = -inf  # until when calls are spread out
         self._next_at = -inf  # when the one that went has had its time
+        self._latest = -inf, -inf  # when it went, and when it could
         self._ceilings: dict[str, _Ceiling] = {}
 
     def hold(self, now: float, until: float, period: float) -> None:
         """Let nothing pass until then. `period` is that of the limit whose pace holds after."""
         if until <= max(now, self.held_until):
             return
-        self.held_until = self._next_at = until
-        self._resumed_at = until + min(max(period, until - now), RESUME)
+        self.held_until = until
+        self._next_at = max(self._next_at, until)
+        self._resumed_at = max(self._resumed_at, until + min(max(period, until - now), RESUME))
 
     def ceiling(
         self, name: str, left: float, now: float, until: float, refill: float = 0.0
@@ -71,7 +73,10 @@ class Restriction:
         for other in past:
             del self._ceilings[other]
         if name not in self._ceilings and len(self._ceilings) >= _NAMES:
-            name = min(self._ceilings, key=lambda other: self._ceilings[other].until)
+            generous = max(self._ceilings, key=lambda other: self._ceilings[other].left)
+            if self._ceilings[generous].left <= left:
+                return
+            del self._ceilings[generous]
         self._ceilings[name] = _Ceiling(left, now, until, refill)
 
     def wait(self, cost: float, now: float, pace: float, ahead: float = 0) -> float:
@@ -87,12 +92,15 @@ class Restriction:
     def take(self, cost: float, now: float, pace: float) -> None:
         """Note that so much has passed."""
         if now < self._resumed_at and pace > 0:
+            self._latest = now, self._next_at
             self._next_at = max(now, self._next_at) + cost / pace
         for one in self._ceilings.values():
             one.left -= cost
 
     def give_back(self, cost: float, at: float) -> None:
         """What passed `at` that time was not needed."""
+        if self._latest[0] == at:
+            self._next_at = self._latest[1]  # its turn is the next one's
         for one in self._ceilings.values():
             if one.since <= at:
                 one.left += cost

@@ -108,7 +108,7 @@ class Restrictions:
                 min(look.remaining, left),
                 max(look.retry_after, held),
                 max(look.reset_after, more),
-                max(look.more_after, more) if left < look.remaining else look.more_after,
+                max(look.more_after, more) if left <= look.remaining else look.more_after,
                 "hold" if held > look.retry_after else look.binding,
             )
             for look in looks

@@ -83,6 +83,8 @@ class Standings:
             return None
         entry = self._store.entries.get(key)
         rates = self._store.rates
+        if any(rate.limit < 1 for rate in rates):
+            return None  # nothing will ever pass: that takes an error to tell
         if isinstance(entry, Window):
             rate = rates[0]
             left = entry.left(now, rate.limit, rate.per)
@@ -153,7 +155,7 @@ class Standings:
         rate, limit, look = found
         if limit is None or asked is None:
             return Quota(rate, UNLIMITED, look.remaining, 0.0, 0.0)
-        if asked != rate.limit and not 0 < asked < 1:
-            rate = Rate(asked, rate.per)
+        if asked != rate.limit:
+            rate = Rate(asked if asked >= 1 else 0, rate.per)  # below 1, nothing whole passes
         after = look.retry_after if self.fits(cost, (asked,)) else None
         return Quota(rate, limit, look.remaining, after, look.reset_after, look.more_after)

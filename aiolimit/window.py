@@ -168,19 +168,21 @@ class Window:
         """
         if not self.total:
             return limit, 0.0
-        older = self.older
-        oldest = older[self.first] if older and self.first < len(older) else self.last
+        oldest = self.last if self.older is None else self.older[self.first]
         if now < self.last or now - oldest >= period:
             left = self.room(now, limit, period)
             if not self.total:
                 return limit, 0.0
-            now, oldest = max(now, self.last), self._oldest()
+            now = max(now, self.last)
+            oldest = self.last if self.older is None else self.older[self.first]
         else:
             left = limit - self.total
+        if left < 0:  # in debt, as after `Permit.adjust`: one that leaves may not be enough
+            return 0, self.wait(1, now, limit, period)
         more = oldest + period - now
         if not 1e-9 < more % 1.0 < 1 - 1e-9:
             more = seconds_until(oldest, now, period)
-        return (left if left > 0 else 0), more
+        return left, more
 
     def give_back(self, cost: float, at: float, now: float, period: float) -> float:
         """Take up to `cost` out of the entry that the admission made at time `at` is in.
@@ -222,12 +224,12 @@ class Window:
             del self.older[-2:]
             self.older_total -= part
             self.closes = -inf
+        if self.older is not None and self.first >= len(self.older):
+            # What was dropped is all that is left of it: then there is nothing older.
+            self.total -= self.older_total
+            self.older_total = self.first = 0
+            self.older = None
         return cost - left
-
-    def _oldest(self) -> float:
-        """When the entry that leaves next was last joined."""
-        older = self.older
-        return older[self.first] if older and self.first < len(older) else self.last
 
     def forget_before(self, now: float) -> None:
         """Let nothing be given back that was admitted before now: it was not admitted here."""

@@ -239,3 +239,9 @@ def test_nothing_that_is_written_left_of_our_proxys_word_counts(forged: str, hea
 def test_bad_options(options: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         ClientAddress(**options)
+
+
+def test_a_line_that_is_left_open_does_not_swallow_the_next() -> None:
+    key = ClientAddress(trusted_proxies=["10.0.0.0/8"], header="forwarded")
+    lines = [("Forwarded", 'for="'), ("Forwarded", 'for="[2001:db8:1:2::1]:443"')]
+    assert key(scope(PROXY, *lines)) == "2001:db8:1:2::/64"

@@ -265,3 +265,27 @@ def test_bad_options(options: dict[str, Any], says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         setup(app, Limiter("1/s"), **options)
     assert len(app.middlewares) == 0
+
+
+async def test_two_limits_on_one_application_tell_each_their_own() -> None:
+    app, below = web.Application(), web.Application()
+    below.add_routes([web.get("/deep", hello)])
+    by_address = Limiter("100/min", name="ip")
+    by_user = Limiter("3/min", "90/h", name="user")
+    setup(app, by_address, exempt=["/below/deep"])
+    setup(below, by_user, key=lambda request: "user:1", limit=lambda request: (2, 50))
+    app.add_subapp("/below", below)
+    app.add_routes([web.get("/", hello)])
+    setup(app, Limiter("50/min", name="third"), limit=lambda request: 7)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    async with aiohttp.ClientSession(f"http://{host}:{port}") as client:
+        async with client.get("/") as answer:
+            assert answer.headers["ratelimit"] == '"ip";r=99;t=60, "third";r=6;t=60'
+        async with client.get("/below/deep") as answer:
+            assert answer.headers["ratelimit"] == (
+                '"third";r=5;t=60, "user-min";r=1;t=60, "user-h";r=49;t=3600'
+            )
+    await runner.cleanup()

@@ -620,3 +620,132 @@ async def test_a_stream_that_its_reader_leaves_is_in_flight_until_it_ends() -> N
         await asyncio.wait_for(ended.wait(), 10)
         await asyncio.sleep(0)
         assert limiter.statistics().in_flight == 0
+
+
+# Found by looking for trouble ---------------------------------------------------------------------
+
+
+async def test_what_was_given_back_leaves_no_trace_in_the_quick_way() -> None:
+    clock = FakeClock()
+    limiter = Limiter("10/min", clock=clock)
+    held: list[Any] = []
+
+    async def gives_back(scope: Any, receive: Any, send: Any) -> None:
+        for permit in held:
+            permit.cancel()
+        await works(scope, receive, send)
+
+    app = RateLimitMiddleware(gives_back, limiter)
+    await call(app)
+    clock.jump(30)
+    held.append(await limiter.acquire("10.0.0.1"))
+    clock.jump(10)
+    held.append(await limiter.acquire("10.0.0.1"))
+    clock.jump(21)
+    assert fields((await call(app))[0], "ratelimit") == '"default";r=9;t=60'
+
+    async def all_of_it(scope: Any, receive: Any, send: Any) -> None:
+        scope[PERMIT].cancel()
+        await works(scope, receive, send)
+
+    start = (await call(RateLimitMiddleware(all_of_it, Limiter("100/min"))))[0]
+    assert fields(start, "ratelimit") == '"default";r=100'
+
+
+@pytest.mark.parametrize("rates", [("0/s",), ("10/s", "0/min")])
+async def test_a_limit_that_is_lowered_to_nothing_while_it_is_in_use(
+    rates: tuple[str, ...],
+) -> None:
+    limiter = Limiter(*(["10/s"] * len(rates)))
+    app = RateLimitMiddleware(works, limiter)
+    assert await status(app) == 204
+    limiter.update(*rates)
+    start, _ = await call(app)
+    assert start["status"] == 429
+    assert b"retry-after" not in dict(start["headers"])
+    assert limiter.statistics().rejected["cost_too_high"] == 1
+
+
+async def test_the_number_of_rates_changes_while_a_request_with_its_own_limit_is_served() -> None:
+    limiter = Limiter("5/s")
+
+    async def updates(scope: Any, receive: Any, send: Any) -> None:
+        limiter.update("5/s", "50/min")
+        await works(scope, receive, send)
+
+    start = (await call(RateLimitMiddleware(updates, limiter, limit=lambda scope: 3)))[0]
+    assert fields(start, "ratelimit-policy") == '"default-s";q=5;w=1, "default-min";q=50;w=60'
+
+
+async def test_no_window_ends_after_somebody_elses_retry_after() -> None:
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        await send(
+            {"type": "http.response.start", "status": 503, "headers": [(b"retry-after", b"5")]}
+        )
+        await send({"type": "http.response.body", "body": b""})
+
+    start = (await call(RateLimitMiddleware(busy, Limiter("100/min"))))[0]
+    assert fields(start, "ratelimit") == '"default";r=99;t=5'
+
+
+async def test_refused_behind_others_it_says_by_what() -> None:
+    clock = FakeClock()
+    limiter = Limiter("10/min", clock=clock)
+    await limiter.acquire("10.0.0.1", cost=7)
+    first = asyncio.create_task(limiter.acquire("10.0.0.1", cost=5).__aenter__())
+    await clock.settle()
+    start, body = await call(RateLimitMiddleware(works, limiter))
+    assert fields(start, "ratelimit").startswith('"default";r=3')
+    assert json.loads(body["body"])["violated-policies"] == ["default"]
+    first.cancel()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [
+        # A proxied answer of another draft is no list: it gives way.
+        ([(b"ratelimit", b"limit=100, remaining=50, reset=5")], '"api";r=8;t=60'),
+        ([(b"RateLimit", b'"backend";r=3')], '"backend";r=3, "api";r=8;t=60'),
+        ([(b"ratelimit", b'"api";r=2;t=9')], '"api";r=2;t=9'),
+        ([(b"ratelimit", b'"a, b";r=2;t=9')], '"a, b";r=2;t=9, "api";r=8;t=60'),
+    ],
+)
+async def test_fields_that_are_there_already(theirs: list[tuple[bytes, bytes]], told: str) -> None:
+    async def proxied(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": theirs})
+        await send({"type": "http.response.body", "body": b""})
+
+    start = (await call(RateLimitMiddleware(proxied, Limiter("9/min", name="api"))))[0]
+    assert fields(start, "ratelimit") == told
+
+
+async def test_one_limiter_twice_is_told_once() -> None:
+    limiter = Limiter("9/min", name="api")
+    app = RateLimitMiddleware(RateLimitMiddleware(works, limiter), limiter)
+    start = (await call(app))[0]
+    assert fields(start, "ratelimit") == '"api";r=7;t=60'
+    assert fields(start, "ratelimit-policy") == '"api";q=9;w=60'
+
+
+async def test_a_limit_below_one_is_a_quota_of_nothing() -> None:
+    app = RateLimitMiddleware(works, Limiter("3/s"), limit=lambda scope: 0.5)
+    assert fields((await call(app))[0], "ratelimit-policy") == '"default";q=0;w=1'
+
+
+async def test_odd_names_and_scopes() -> None:
+    app = RateLimitMiddleware(works, Limiter("1/min", name="\ud800"))
+    assert (await call(app))[0]["status"] == 204
+    assert (await call(app, type="websocket", extensions=None))[0]["code"] == 1013
+
+
+async def test_a_response_of_ones_own_may_have_lazy_headers() -> None:
+    def mine(scope: Any, refused: RateLimited) -> Any:
+        async def response(scope: Any, receive: Any, send: Any) -> None:
+            headers = iter([(b"x-mine", b"1")])
+            await send({"type": "http.response.start", "status": 420, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+
+        return response
+
+    start = (await call(RateLimitMiddleware(works, Limiter("0/s"), on_refuse=mine)))[0]
+    assert fields(start, "x-mine") == "1"

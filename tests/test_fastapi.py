@@ -343,3 +343,79 @@ def test_bad_options(options: dict[str, Any], says: str) -> None:
         RateLimit(Limiter("1/s"), **options)
     with pytest.raises(TypeError, match="limiter must be a Limiter"):
         RateLimit("1/s")  # type: ignore[arg-type]
+
+
+def test_a_router_with_a_prefix() -> None:
+    limiter = Limiter("1/min")
+    router = APIRouter()
+
+    @router.get("/status", dependencies=[Depends(RateLimit(limiter, exempt=["/status"]))])
+    async def status() -> str:
+        return "here"
+
+    other = APIRouter()
+
+    @other.get("/{name}", dependencies=[Depends(RateLimit(limiter, key=by_route))])
+    async def named(name: str) -> str:
+        return name
+
+    app = FastAPI()
+    app.include_router(router, prefix="/expensive")
+    app.include_router(other, prefix="/users")
+    app.include_router(other, prefix="/orders")
+    client = TestClient(app)
+    assert [client.get("/expensive/status").status_code for _ in range(2)] == [200, 429]
+    paths = ("/users/1", "/orders/1", "/users/2")
+    assert [client.get(path).status_code for path in paths] == [200, 200, 429]
+
+    exempt = FastAPI()
+    health = APIRouter()
+
+    @health.get(
+        "/health/{part}",
+        dependencies=[
+            Depends(RateLimit(limiter, exempt=["/api/health/{part}", "/other/health/one"]))
+        ],
+    )
+    async def check(part: str) -> str:
+        return part
+
+    exempt.include_router(health, prefix="/api")
+    exempt.include_router(health, prefix="/other")
+    client = TestClient(exempt)
+    for path, codes in (("/api/health/a", [200, 200]), ("/other/health/one", [200, 200])):
+        assert [client.get(path).status_code for _ in range(2)] == codes
+    assert client.get("/other/health/two").status_code == 429
+
+
+async def test_cancelled_while_a_later_limit_waits_the_earlier_is_given_back() -> None:
+    first, second = Limiter("9/min"), Limiter("1/h")
+    app = service(RateLimit(first), RateLimit(second, max_wait=100_000))
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://here") as client:
+        await client.get("/data")
+        left = first.peek("127.0.0.1").remaining
+        with anyio.move_on_after(0.05):
+            await client.get("/data")
+    assert first.peek("127.0.0.1").remaining == left == 8
+
+
+def test_a_handler_of_ones_own_gets_the_fields_too() -> None:
+    app = service(RateLimit(Limiter("0/min")))
+    app.add_middleware(RateLimitFields)
+
+    @app.exception_handler(RateLimited)
+    async def own(request: Request, refused: RateLimited) -> JSONResponse:
+        return JSONResponse({}, 429)
+
+    assert TestClient(app).get("/data").headers["ratelimit"] == '"default";r=0'
+
+
+def test_a_usual_handler_shows_no_key() -> None:
+    app = service(RateLimit(Limiter("0/min"), key=lambda request: "tenant-secret-42"))
+
+    @app.exception_handler(HTTPException)
+    async def usual(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"detail": error.detail}, error.status_code)
+
+    assert "secret" not in TestClient(app).get("/data").text

@@ -235,6 +235,16 @@ def test_the_binding_quota() -> None:
     assert read({}).binding == ServerQuota("")
 
 
+def test_what_is_no_number_of_anything() -> None:
+    assert read({"ratelimit-limit": "?1"}).quotas == ()
+    assert read({"retry-after": "1700000000000000"}, 429, now=1.7e9).retry_after is None
+    assert read({"retry-after-ms": "1500000000"}, 429, now=1.7e9).stated_retry_after == 1.5e6
+    window = read(
+        {"x-hubspot-ratelimit-max": "5", "x-hubspot-ratelimit-interval-milliseconds": "0"}
+    )
+    assert window.quotas == (ServerQuota("", limit=5),)
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "refused"),
     [

@@ -205,3 +205,65 @@ def test_bad_input(seconds: float) -> None:
     with pytest.raises((ValueError, TypeError), match="remaining"):
         limiter.restrict("a", remaining=seconds, seconds=1)
     assert limiter.try_acquire("a")
+
+
+def test_a_hold_outlives_its_window_and_the_overflow() -> None:
+    clock = FakeClock()
+    limiter = Limiter("10/s", max_keys=1, clock=clock)
+    limiter.hold("a", seconds=60)
+    assert limiter.try_acquire("b")
+    assert not limiter.try_acquire("a")
+    clock.jump(5)  # its window, if it had one, is idle by now
+    for key in ("c", "d", "e"):
+        limiter.try_acquire(key)
+    assert not limiter.try_acquire("a")
+    limiter.hold("in the overflow", seconds=60)
+    assert limiter.try_acquire("f"), "another key is not held for it"
+    clock.jump(55.1)
+    assert limiter.try_acquire("a")
+
+
+def test_a_later_shorter_hold_does_not_end_the_spreading() -> None:
+    clock = FakeClock()
+    limiter = Limiter("10/s", clock=clock)
+    limiter.hold("a", seconds=60)
+    clock.jump(60)
+    limiter.hold("a", seconds=0.01)
+    clock.jump(1.01)
+    assert sum(limiter.try_acquire("a") for _ in range(10)) == 1
+    one = Restriction()
+    one.hold(0, 10, 60)
+    one.take(50, 10, 100 / 60)
+    before = one.wait(1, 10, 100 / 60)
+    one.hold(10, 10.001, 60)
+    assert one.wait(1, 10, 100 / 60) == before == 30
+
+
+async def test_one_who_is_cancelled_at_its_turn_hands_it_on() -> None:
+    clock = FakeClock()
+    limiter = Limiter("10/10s", clock=clock)
+    limiter.hold("a", seconds=10)
+    callers = Callers(limiter, clock)
+    tasks = [callers.call(who, "a") for who in range(3)]
+    await clock.settle()
+    clock.jump(10)
+    tasks[0].cancel()
+    await clock.advance(0)
+    assert callers.times() == [10]
+    assert callers.who() == [1]
+
+
+def test_of_many_names_the_tightest_are_kept() -> None:
+    one = Restriction()
+    one.ceiling("tight", 1, 0, 5)
+    for number in range(40):
+        one.ceiling(f"generous {number}", 100 + number, 0, 1000)
+    assert one.left(1) == 1
+
+
+def test_when_there_is_more() -> None:
+    clock = FakeClock()
+    limiter = Limiter("1/s", clock=clock)
+    assert limiter.try_acquire("a")
+    limiter.hold("a", seconds=60)
+    assert limiter.peek("a").more_after == 60

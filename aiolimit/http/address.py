@@ -187,13 +187,18 @@ class ClientAddress:
 
     def _nodes(self, headers: RawHeaders) -> list[Address | str | None]:
         """Who the proxies say connected to them, the last first; None for what is malformed."""
-        text = b",".join(value for name, value in headers if name == self._header)
-        if not text:
-            return []
-        if self._header == b"forwarded":
-            return [_node(item) for item in _forwarded(text.decode("latin-1"))]
-        items = text.rsplit(b",", _MOST)[-_MOST:]
-        return [_parsed(item.decode("latin-1")) for item in reversed(items)]
+        nodes: list[Address | str | None] = []
+        lines = [value for name, value in headers if name == self._header]
+        # Each line by itself: what one leaves open must not swallow the next.
+        for line in reversed(lines):
+            if len(nodes) >= _MOST:
+                break
+            if self._header == b"forwarded":
+                nodes += [_node(item) for item in _forwarded(line.decode("latin-1"))]
+            else:
+                items = line.rsplit(b",", _MOST)[-_MOST:]
+                nodes += [_parsed(item.decode("latin-1")) for item in reversed(items)]
+        return nodes[:_MOST]
 
 
 def _check_names(names: object, what: str) -> None:

@@ -34,7 +34,6 @@ def _key(name: str, kind: type) -> Any:
 
 #: Where a handler finds its permit in the request, as to settle the true cost with `adjust`.
 PERMIT: Final[Any] = _key("aiolimit.permit", Permit)
-_CALL: Final[Any] = _key("aiolimit.call", tuple)  # its key and its limit
 
 _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -109,6 +108,9 @@ def setup(
         on_refuse=on_refuse,
     )
 
+    # A key of its own, as there may be another limit on this application, or on one above it.
+    own_call = _key(f"aiolimit.call.{id(rule)}", tuple)
+
     @web.middleware
     async def decide(request: web.Request, handler: _Handler) -> web.StreamResponse:
         if rule.has_exempt and await rule.is_exempt(request, request.path):
@@ -121,13 +123,13 @@ def setup(
         # Not one `async with` around all: a RateLimited of the handler's own is not ours.
         try:
             request[PERMIT] = call.permit
-            request[_CALL] = call.key, call.limit
+            request[own_call] = call.key, call.limit
             return await handler(request)
         finally:
             call.permit.__aexit__(None, None, None)  # not awaited: nothing can stop it
 
     async def tell(request: web.Request, response: web.StreamResponse) -> None:
-        found = request.get(_CALL)
+        found = request.get(own_call)
         if found is not None:
             raw = [
                 (name.lower().encode(), value.encode()) for name, value in response.headers.items()

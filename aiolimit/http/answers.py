@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from aiolimit.errors import Overloaded, RateLimited
 from aiolimit.http import fields
-from aiolimit.http.fields import LIMIT, NAMES, Dialect, Pairs, Policy, Standing
+from aiolimit.http.fields import LIMIT, SPOKEN, Dialect, Pairs, Policy, Standing
 from aiolimit.limiter import Limiter
 from aiolimit.memory import Limits
 from aiolimit.rate import UNLIMITED, Limit
@@ -68,7 +68,7 @@ class Answers:
         admission = self._admission
         limits = admission.queues.limits
         if limit is not None:
-            limits = admission.limits_of(limit)
+            limits = admission.limits_of(limit, strict=False)
         elif limits is self._limits and self._short is not None and admission.restrictions is None:
             # One rate, in the draft's words: each response has it, so this is written out. What
             # follows comes to the same; `Window.left` says what happens here.
@@ -76,17 +76,17 @@ class Answers:
             if type(window) is Window:
                 quota, period, policy, head = self._short
                 left = quota - window.total
-                oldest = window.older[window.first] if window.older else window.last
+                oldest = window.last if window.older is None else window.older[window.first]
                 more = oldest + period - admission.time()
-                if left > 0 and more > 0 and 1e-9 < more % 1.0 < 1 - 1e-9:
+                if 0 < left < quota and more > 0 and 1e-9 < more % 1.0 < 1 - 1e-9:
                     for name, _ in headers:
-                        if name in NAMES:
+                        if name in SPOKEN:
                             break
                     else:
                         told = LIMIT, b"%b%d;t=%d" % (head, left, more + 1)
                         return [*headers, policy, told]
-        pairs = self._pairs(limits, self._standings.left(key, limits, admission.time()), None)
-        return fields.merged(headers, pairs)
+        standing = self._standings.left(key, limits, admission.time())
+        return fields.merged(headers, self._pairs(limits, standing, fields.asked(headers)))
 
     def refusal(self, refused: RateLimited) -> Refusal:
         """The response to a call that was refused."""

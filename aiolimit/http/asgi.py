@@ -8,7 +8,7 @@ It stands before routing and needs no route, so nothing below it escapes. The ap
 called once, inside the permit, and what it raises leaves unchanged: only the decision is guarded.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from inspect import isawaitable
 from typing import Final
 
@@ -184,7 +184,8 @@ class RateLimitMiddleware:
 
         async def complete(message: Message) -> None:
             if message["type"] in _STARTS:
-                message = {**message, "headers": _completed(message.get("headers", ()), ours)}
+                theirs = list(message.get("headers", ()))
+                message = {**message, "headers": _completed(theirs, ours)}
             await send(message)
 
         if scope["type"] == "websocket":
@@ -192,14 +193,14 @@ class RateLimitMiddleware:
         await response(scope, receive, complete)
 
 
-def _completed(theirs: Collection[tuple[bytes, bytes]], ours: Pairs) -> Pairs:
+def _completed(theirs: Pairs, ours: Pairs) -> Pairs:
     """The headers of a response of the user's own, with those of ours that it does not have."""
     names = {name.lower() for name, _ in theirs}
     return [*theirs, *(pair for pair in ours if pair[0] not in names)]
 
 
 def _can_deny(scope: Scope) -> bool:
-    return _DENIAL in scope.get("extensions", {})
+    return _DENIAL in (scope.get("extensions") or {})
 
 
 async def _send(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,6 +16,7 @@ routing, cannot. Several on one route are all-or-nothing: where a later one refu
 earlier ones were charged is given back. The permits are held until the response is sent.
 """
 
+import json
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
@@ -47,12 +48,18 @@ _Call = tuple[Answers, Hashable, Limits, Permit]
 
 def by_route(request: HTTPConnection) -> Hashable:
     """A key for each address on each route, so that several routes may share one limiter."""
-    return route_of(request), peer(request.scope)
+    return request.scope.get("root_path", "") + route_of(request), peer(request.scope)
 
 
 def route_of(request: HTTPConnection) -> str:
-    """The path of the matched route, with its parameters by name: `/users/{id}`."""
-    return str(getattr(request.scope.get("route"), "path", ""))
+    """The path of the matched route, with its parameters by name: `/users/{id}`.
+
+    With the prefixes of the routers it is included by, and without that of a mounted application.
+    """
+    route = request.scope.get("route")
+    # FastAPI that keeps routers as they are has the whole path here.
+    context = (request.scope.get("fastapi") or {}).get("effective_route_context")
+    return str(getattr(context, "path", None) or getattr(route, "path", ""))
 
 
 class TooManyRequests(HTTPException):
@@ -71,7 +78,8 @@ class TooManyRequests(HTTPException):
             for name, value in refusal.headers
             if not name.startswith(b"content-")
         }
-        super().__init__(refusal.status, str(refused), headers)
+        # Not the text of `refused`, which names the key: a handler may show this to anyone.
+        super().__init__(refusal.status, json.loads(refusal.body)["detail"], headers)
         self.refused = refused
         self.refusal = refusal
 
@@ -85,7 +93,8 @@ class RateLimit:
         `ClientAddress` for services behind a proxy.
     cost: what a request costs, or a function of the request that tells.
     limit: a function of the request that tells its own limit; None for the limiter's.
-    exempt: paths of routes, as `/users/{id}`, and functions of the request, or one such function.
+    exempt: paths, as they are asked for or as the whole route has them (`/users/{id}`), and
+        functions of the request, or one such function.
     max_wait: seconds a request may wait for its turn; by default it is refused at once.
     headers: how responses tell what is left: "draft-11", "legacy" or None.
 
@@ -122,19 +131,23 @@ class RateLimit:
     async def __call__(self, connection: HTTPConnection, response: Response) -> Permit | None:
         """Let the request go on to its route, or refuse it; what FastAPI calls."""
         scope, rule = connection.scope, self._rule
-        if rule.has_exempt and await rule.is_exempt(connection, route_of(connection)):
-            return None
+        if rule.has_exempt:
+            if await rule.is_exempt(connection, route_of(connection), scope["path"]):
+                return None
         call = await rule.ask(connection)
+        calls: list[_Call] = scope.setdefault(_CALLS, [])
         try:
             await call.permit.__aenter__()
-        except RateLimited as refused:
-            for _, _, _, permit in scope.get(_CALLS, ()):
+        except BaseException as error:
+            for _, _, _, permit in calls:
                 permit.cancel()
-            raise _error(refused, rule.answers.refusal(refused), connection) from refused
+            if not isinstance(error, RateLimited):
+                raise
+            calls.append((rule.answers, call.key, call.limit, call.permit))
+            raise _error(error, rule.answers.refusal(error), connection) from error
         # A dependency that yields would take ten times as long; this is where FastAPI keeps those
         # until the response is sent. Not awaited: nothing can stop it.
         scope[_STACK].callback(call.permit.__aexit__, None, None, None)
-        calls: list[_Call] = scope.setdefault(_CALLS, [])
         calls.append((rule.answers, call.key, call.limit, call.permit))
         if _TELLER not in scope:
             raw = response.headers.raw
@@ -162,7 +175,7 @@ class RateLimitFields:
 
         async def tell(message: Message) -> None:
             if calls and message["type"].endswith((".start", ".accept")):
-                headers = message.get("headers", ())
+                headers = list(message.get("headers", ()))
                 # A refusal has them already, as they were when it was refused.
                 if not any(name in NAMES for name, _ in headers):
                     message = {**message, "headers": merged(headers, _fields(calls))}
@@ -195,9 +208,8 @@ def _fields(calls: list[_Call]) -> Pairs:
 
 def _error(refused: RateLimited, refusal: Refusal, connection: HTTPConnection) -> Exception:
     """What to raise, so that the application's own handlers come first, and then ours."""
-    if connection.scope["type"] == "websocket" and _DENIAL not in connection.scope.get(
-        "extensions", {}
-    ):
+    extensions = connection.scope.get("extensions") or {}
+    if connection.scope["type"] == "websocket" and _DENIAL not in extensions:
         return WebSocketException(_TRY_AGAIN_LATER, "rate limit exceeded")
     # Where Starlette keeps the application's handlers for this request.
     handlers: dict[Any, Callable[..., Any]]

@@ -162,12 +162,13 @@ def _stated(
     """How long the server asks to wait. On what was served, `Retry-After` asks for nothing."""
     if status < 300:
         return None
-    for name, scale in _WAITS:
-        waits = [
-            after for text in lines.get(name, ()) if (after := seconds(text, base)) is not None
-        ]
-        if waits:
-            return max(waits) * scale
+    milliseconds = [number(text) for text in lines.get("retry-after-ms", ())]
+    if waits := [after / 1000 for after in milliseconds if after is not None]:
+        return max(waits)
+    for name in ("retry-after", "x-ratelimit-retry-after"):
+        said = [seconds(text, base) for text in lines.get(name, ())]
+        if waits := [after for after in said if after is not None]:
+            return max(waits)
     if status < 400:
         return None
     resets = [(quota.remaining, quota.reset_after) for quota in quotas]
@@ -175,9 +176,6 @@ def _stated(
     if not exhausted and status == 429:
         exhausted = [after for left, after in resets if left is None and after]
     return max(exhausted, default=None)
-
-
-_WAITS: Final = (("retry-after-ms", 0.001), ("retry-after", 1.0), ("x-ratelimit-retry-after", 1.0))
 
 
 # Headers whose names tell what they are --------------------------------------------------------
@@ -254,8 +252,8 @@ def _read_limit(values: list[str], quota: dict[str, float]) -> None:
     items = parse_list(", ".join(values))
     if items is None or not all(_window(item) for item in items[1:]):
         _note(quota, "limit", number(values[0]))
-    elif isinstance(items[0].value, int | float) and items[0].value >= 0:
-        quota["limit"] = items[0].value
+    elif not isinstance(value := items[0].value, bool | str) and value >= 0:
+        quota["limit"] = value
         _lend_window(items, quota)
 
 
@@ -291,7 +289,7 @@ def _share(text: str) -> dict[str, float]:
 def _plain(part: str, scale: float = 1.0) -> Callable[[str], dict[str, float]]:
     def read_it(text: str) -> dict[str, float]:
         value = number(text)
-        return {} if value is None else {part: value * scale}
+        return {part: value * scale} if value or (value == 0 and part != "window") else {}
 
     return read_it
 

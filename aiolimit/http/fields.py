@@ -14,19 +14,25 @@ What servers say, in these and all other dialects, `feedback.py` reads.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from functools import lru_cache
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from aiolimit.errors import Overloaded, RateLimited
+from aiolimit.http.structured import parse_list
 from aiolimit.rate import UNLIMITED, Rate
 
 __all__ = [
+    "LIMIT",
+    "NAMES",
+    "SPOKEN",
     "Dialect",
     "Policy",
     "Standing",
+    "asked",
     "check_dialect",
     "legacy",
     "merged",
@@ -39,7 +45,6 @@ __all__ = [
     "refusal_headers",
     "retry_after",
     "status",
-    "tells",
 ]
 
 #: How a service tells its clients what they have left.
@@ -55,6 +60,17 @@ POLICY: Final = b"ratelimit-policy"
 LIMIT: Final = b"ratelimit"
 _LEGACY: Final = (b"x-ratelimit-limit", b"x-ratelimit-remaining", b"x-ratelimit-reset")
 NAMES: Final = frozenset((POLICY, LIMIT, *_LEGACY))
+_AFTER: Final = b"retry-after"
+#: What in a response has a say in what we write there; servers take other spellings as well.
+SPOKEN: Final = frozenset(
+    (
+        *(_AFTER, b"Retry-After", *NAMES),
+        *(b"RateLimit", b"RateLimit-Policy", b"Ratelimit", b"Ratelimit-Policy"),
+        *(b"X-RateLimit-Limit", b"X-RateLimit-Remaining", b"X-RateLimit-Reset"),
+    )
+)
+_ITEM: Final = re.compile(rb'"(?:[^"\\]|\\.)*"[^,]*')
+_DIGITS: Final = 16
 
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 LARGEST: Final = 999_999_999_999_999  # of a structured field's integers
@@ -113,7 +129,7 @@ def policies(
         if any(other.per == rate.per for other in rates[:index]):
             name += f"-{index + 1}"
         # A structured field's string is of ASCII only, so what is none is percent-encoded.
-        name = quote(name, safe=_PLAIN)
+        name = quote(name, safe=_PLAIN, errors="replace")
         escaped = name.replace("\\", "\\\\").replace('"', '\\"')
         text, quota = f'"{escaped}"', _whole(limit)
         window = f";w={_whole(rate.per)}" if rate.per.is_integer() else ""
@@ -137,7 +153,7 @@ def quota_fields(
             continue
         left, more = state
         items.append(policy.item)
-        if more > 0:
+        if 0 < more < inf:
             seconds = retry_after(more)
             if after is not None and after < seconds:
                 seconds = after
@@ -163,36 +179,48 @@ def legacy(known: Sequence[Policy | None], standing: Standing, now: float) -> Pa
     return [(name, b"%d" % value) for name, value in zip(_LEGACY, values, strict=True)]
 
 
-def tells(headers: Pairs) -> bool:
-    """Whether a response says already what is left, in any of our dialects."""
-    for name, _ in headers:  # noqa: SIM110 (a generator takes as long as all the rest)
-        if name in NAMES:
-            return True
-    return False
+def asked(headers: Pairs) -> int | None:
+    """The seconds of a `Retry-After` among headers that somebody else has written."""
+    for name, value in headers:
+        if name.lower() == _AFTER and value.isdigit() and len(value) < _DIGITS:
+            return int(value)
+    return None
 
 
-def merged(theirs: Iterable[tuple[bytes, bytes]], ours: Pairs) -> Pairs:
+def merged(theirs: Pairs, ours: Pairs) -> Pairs:
     """The fields of a response with ours: one line for each, whoever else has written there.
 
-    Lists are joined. Of two triples the one stays that has less left.
+    Lists are joined, without those of our items that are there by name; what is no list gives way.
+    Of two triples the one stays that has less left.
     """
-    theirs = list(theirs)
-    if not tells(theirs):
-        return theirs + ours
-    kept = [pair for pair in theirs if pair[0] not in NAMES]
-    found = {
-        name: b", ".join(value for other, value in theirs if other == name)
-        for name in dict.fromkeys(name for name, _ in theirs if name in NAMES)
-    }
+    found: dict[bytes, bytes] = {}
+    kept = []
+    for name, value in theirs:
+        if (lower := name.lower()) in NAMES:
+            found[lower] = b"%b, %b" % (found[lower], value) if lower in found else value
+        else:
+            kept.append((name, value))
+    if not found:
+        return kept + ours
     fresh = dict(ours)
-    remaining = _LEGACY[1]
-    if remaining in found and remaining in fresh:
-        if found[remaining].isdigit() and int(found[remaining]) <= int(fresh[remaining]):
+    if found.keys() >= set(_LEGACY) and _LEGACY[1] in fresh:
+        left = found[_LEGACY[1]]
+        if left.isdigit() and len(left) < _DIGITS and int(left) <= int(fresh[_LEGACY[1]]):
             fresh = {name: value for name, value in fresh.items() if name not in _LEGACY}
     for name, value in fresh.items():
-        is_list = name in (POLICY, LIMIT) and name in found
-        found[name] = b"%b, %b" % (found[name], value) if is_list else value
+        found[name] = _joined(found.get(name), value) if name in (POLICY, LIMIT) else value
     return kept + list(found.items())
+
+
+def _joined(theirs: bytes | None, ours: bytes) -> bytes:
+    known = None if theirs is None else parse_list(theirs.decode("latin-1"))
+    if theirs is None or known is None:
+        return ours
+    names = {item.value for item in known}
+    items = [(item, parse_list(item.decode())) for item in _ITEM.findall(ours)]
+    return b", ".join(
+        [theirs, *(item for item, read in items if read is None or read[0].value not in names)]
+    )
 
 
 def refusal_headers(refused: RateLimited, headers: Dialect = "draft-11") -> dict[str, str]:
@@ -229,6 +257,8 @@ def refusal_body(refused: RateLimited) -> bytes:
         for policy, quota in zip(known, refused.quotas, strict=True)
         if policy is not None and quota.retry_after != 0
     ]
+    if not violated:  # it stands behind others, who wait for this one
+        violated = [policy.name for policy in known if policy is not None][-1:]
     after = None if refused.retry_after is None else retry_after(refused.retry_after)
     return quota_body(tuple(violated), after)
 

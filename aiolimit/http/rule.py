@@ -100,9 +100,9 @@ class Rule(Generic[R]):
         # What most services do, and has a quick way to be refused.
         self.is_usual = cost == 1 and limit is None and max_wait == 0 and on_refuse is None
 
-    async def is_exempt(self, request: R, path: str) -> bool:
-        """Whether the request is never limited."""
-        if path in self._paths:
+    async def is_exempt(self, request: R, *paths: str) -> bool:
+        """Whether the request, which may have several names, is never limited."""
+        if not self._paths.isdisjoint(paths):
             return True
         for function in self._functions:
             if await told(function, request):

@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["number", "point_in_time", "seconds"]
 
 _LONGEST: Final = 100  # characters; no number or time needs more
-_LARGEST: Final = 1e15  # what is above counts as that
+_LARGEST: Final = 1e14  # what is above is no number of anything here
 _MILLISECONDS: Final = 1e12  # numbers above are milliseconds since 1970,
 _SECONDS: Final = 1e9  # and above this seconds
 
@@ -29,7 +29,9 @@ def number(text: str) -> float | None:
     text = text.strip(" \t")
     if len(text) > _LONGEST or not _NUMBER.fullmatch(text):
         return None
-    value = min(float(text), _LARGEST)
+    value = float(text)
+    if value > _LARGEST:
+        return None
     return int(value) if value.is_integer() else value
 
 
@@ -48,7 +50,9 @@ def seconds(text: str, base: float | None) -> float | None:
         if duration is not None:
             return duration
         value = point_in_time(text)
-    return None if value is None or base is None else max(0.0, value - base)
+    if value is None or base is None:
+        return None
+    return min(max(0.0, value - base), _LARGEST)
 
 
 def _duration(text: str) -> float | None:
