@@ -45,13 +45,13 @@ class Admission:
     """
 
     __slots__ = (
-        "_clock",
         "_load",
         "_max_waiters",
         "_name",
         "_on_change",
         "_quota",
         "_sweepers",
+        "clock",
         "gate",
         "max_wait",
         "queues",
@@ -83,7 +83,7 @@ class Admission:
         self.ramps = None if warm_up is None else Ramps(store, warm_up, self.time(), on_change)
         self._quota: MemoryStore | Ramps | Restrictions = self.ramps or store
         self.restrictions: Restrictions | None = None
-        self._clock = clock
+        self.clock = clock
         self._on_change = on_change
         self._load = load
         self.gate = None if load is None else load.gate
@@ -120,18 +120,7 @@ class Admission:
 
         holds: whether it is entered, and so stays until it leaves, or only awaited.
         """
-        if permit._at is not None and permit._at != UNUSUAL:
-            raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
-        unusual, permit._at = permit._at is UNUSUAL, ASKED
-        cost, limits, own_limits = permit.cost, self.queues.limits, None
-        if unusual:
-            cost = permit._cost = check_cost(cost)
-            if permit._own_limit is not None:
-                limits = own_limits = self.limits_of(permit._own_limit)
-        max_wait = permit._max_wait
-        max_wait = self.max_wait if max_wait is ... else check_wait(max_wait)
-        if not self.standings.fits(cost, limits):
-            raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
+        cost, limits, own_limits, max_wait = self.begin(permit)
         now = self.time()
         obstacle = None
         if self._load is not None and self.gate is not None:
@@ -151,22 +140,56 @@ class Admission:
             if own_limits is not None:
                 permit._layout = self.store.layout if None in limits else None
             return None
-        full = self._max_waiters is not None and self.queues.waiting >= self._max_waiters
-        if max_wait is not None or full:
-            queue = self.queues.by_key.get(home)
-            if queue is not None:
-                wait = max(wait, self.queues.behind(queue, cost, limits, now))
-            if max_wait is not None and obstacle is not None and wait > max_wait + GRACE:
-                raise self._overloaded(permit.key, obstacle)
-            if max_wait is not None and wait > max_wait + (GRACE if max_wait else 0.0):
-                reason: Reason = "timeout" if max_wait else "quota"
-                raise self._refuse(RateLimited, reason, permit.key, cost, limits, wait)
-            if full:
-                raise self._refuse(QueueFull, "queue_full", permit.key, cost, limits, wait)
+        self.check_turn(permit.key, home, cost, limits, wait, max_wait, now, obstacle)
         deadline = inf if max_wait is None else now + max_wait
         return self.queues.add(
             *(home, permit.key, cost, own_limits, now, wait, deadline, holds, obstacle)
         )
+
+    def begin(self, permit: Permit) -> tuple[float, Limits, Limits | None, float | None]:
+        """What a permit asks for: its cost, limits, own limits, and how long it may wait.
+
+        Raises what is wrong with it, and `CostTooHigh`.
+        """
+        if permit._at is not None and permit._at != UNUSUAL:
+            raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
+        unusual, permit._at = permit._at is UNUSUAL, ASKED
+        cost, limits, own_limits = permit.cost, self.queues.limits, None
+        if unusual:
+            cost = permit._cost = check_cost(cost)
+            if permit._own_limit is not None:
+                limits = own_limits = self.limits_of(permit._own_limit)
+        max_wait = permit._max_wait
+        max_wait = self.max_wait if max_wait is ... else check_wait(max_wait)
+        if not self.standings.fits(cost, limits):
+            raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
+        return cost, limits, own_limits, max_wait
+
+    def check_turn(
+        self,
+        key: Hashable,
+        home: Hashable,
+        cost: float,
+        limits: Limits,
+        wait: float,
+        max_wait: float | None,
+        now: float,
+        obstacle: Obstacle | None = None,
+    ) -> None:
+        """Refuse a call whose turn would come too late, or for which there is no place."""
+        full = self._max_waiters is not None and self.queues.waiting >= self._max_waiters
+        if max_wait is None and not full:
+            return
+        queue = self.queues.by_key.get(home)
+        if queue is not None:
+            wait = max(wait, self.queues.behind(queue, cost, limits, now))
+        if max_wait is not None and obstacle is not None and wait > max_wait + GRACE:
+            raise self._overloaded(key, obstacle)
+        if max_wait is not None and wait > max_wait + (GRACE if max_wait else 0.0):
+            reason: Reason = "timeout" if max_wait else "quota"
+            raise self._refuse(RateLimited, reason, key, cost, limits, wait)
+        if full:
+            raise self._refuse(QueueFull, "queue_full", key, cost, limits, wait)
 
     async def wait(self, permit: Permit, waiter: Waiter) -> None:
         """Wait for the turn; the permit is granted then, or the error is raised that ended it."""
@@ -222,9 +245,7 @@ class Admission:
             home = self.home(permit.key, now)
             self._quota.charge(home, more, limits, now)
             permit._later = [*later, (now, more, home)]
-            if home in queues.by_key:
-                queues.review(home, self.standings.fits, most=_REVIEWED)
-                queues.serve(home)
+            self._reconsider(home)
         while more < 0:
             # The latest charge first: it has the longest to go.
             at, charged, its_home = later.pop() if later else (cast(float, permit._at), inf, home)
@@ -236,11 +257,12 @@ class Admission:
             queues.serve(its_home)
 
     def take(
-        self, key: Hashable, cost: float, limits: Limits, now: float
+        self, key: Hashable, cost: float, limits: Limits, now: float, *, only_ask: bool = False
     ) -> tuple[Hashable, float | None]:
         """Charge the cost to the key unless others wait for it or it does not fit.
 
-        Returns where it is charged, and None or the least seconds it would have to wait.
+        Returns where it is charged, and None or the least seconds it would have to wait. Nothing
+        is charged where it is only asked.
         """
         queues = self.queues
         if get_ident() != queues.thread or queues.is_elsewhere():
@@ -255,9 +277,9 @@ class Admission:
             queues.serve(home)  # the timer is late; those who wait come first all the same
             queue = self.queues.by_key.get(home)
         if queue is not None:
-            return home, 0.0 if queue.held else queue.due - now
-        granted, wait = self._quota.take(home, cost, cost, limits, now)
-        return home, None if granted else wait
+            return home, 0.0 if queue.is_stuck else queue.due - now
+        granted, wait = self._quota.take(home, 0 if only_ask else cost, cost, limits, now)
+        return home, None if granted or (only_ask and not wait) else wait
 
     def home(self, key: Hashable, now: float) -> Hashable:
         """The key itself, or the overflow that the keys past `max_keys` share.
@@ -287,35 +309,20 @@ class Admission:
             )
         return tuple(None if one is UNLIMITED else check_limit(one) for one in given)
 
-    def hold(self, key: Hashable, seconds: float) -> None:
-        """Let nothing of a key pass for so long."""
-        self._restrict(key, lambda home, now: self._restricted().hold(home, seconds, now))
+    def _reconsider(self, home: Hashable) -> None:
+        """Something else holds for a key: tell who comes too late now, let in who may go."""
+        if home in self.queues.by_key:
+            self.queues.review(home, self.standings.fits, most=_REVIEWED)
+            self.queues.serve(home)
 
-    def restrict(
-        self, key: Hashable, remaining: float, seconds: float, name: str, refill: float
-    ) -> None:
-        """Let at most so much of a key pass in that time, and what comes back of it."""
-
-        def change(home: Hashable, now: float) -> None:
-            self._restricted().restrict(home, remaining, seconds, name, refill, now)
-
-        self._restrict(key, change)
-
-    def _restrict(self, key: Hashable, change: Callable[[Hashable, float], None]) -> None:
-        queues = self.queues
-        queues.check_loop(to_serve=True)
-        change(key, self.time())
-        if key in queues.by_key:
-            queues.review(key, self.standings.fits, most=_REVIEWED)
-            queues.serve(key)
-
-    def _restricted(self) -> Restrictions:
+    def restricted(self) -> Restrictions:
         """The layer that knows of restrictions, put in front of the store if it is not yet."""
+        self.queues.check_loop(to_serve=True)
         if self.restrictions is None:
             made = self.restrictions = Restrictions(
-                self.store, self.ramps or self.store, self._on_change
+                self.store, self.ramps or self.store, self.time, self._on_change, self._reconsider
             )
-            sweeper = Sweeper(made, self._clock, self.time)
+            sweeper = Sweeper(made, self.clock, self.time)
             made.on_new_key = sweeper.see_to_it
             self._sweepers.append(sweeper)
             self._quota = self.queues.store = self.standings.quota = made

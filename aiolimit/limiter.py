@@ -233,7 +233,8 @@ class Limiter:
         period of it or as long as the hold, a minute at most. Raises `ValueError` or `TypeError`
         for seconds that are not a finite number from 0 up.
         """
-        self._admission.hold(key, check_cost(seconds, "seconds"))
+        seconds = check_cost(seconds, "seconds")
+        self._admission.restricted().hold(key, seconds)
 
     def restrict(
         self,
@@ -253,7 +254,8 @@ class Limiter:
         finite number from 0 up.
         """
         remaining, refill = check_cost(remaining, "remaining"), check_cost(refill, "refill")
-        self._admission.restrict(key, remaining, check_cost(seconds, "seconds"), name, refill)
+        seconds = check_cost(seconds, "seconds")
+        self._admission.restricted().restrict(key, remaining, seconds, name, refill)
 
     def reset(self, key: Hashable | None = None) -> None:
         """Forget what one key has used, or all of them. Who waits for it goes as far as it can.

@@ -10,13 +10,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from itertools import count
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from aiolimit.clock import Clock, Timer
 from aiolimit.load.gate import UNCOUNTED, Cohort, Obstacle
 from aiolimit.memory import Limits
 
-__all__ = ["GRACE", "Queue", "Waiter", "more_generous"]
+__all__ = ["GRACE", "Joint", "Queue", "Waiter", "more_generous"]
 
 GRACE: Final = 1e-6  # seconds: sums of waits are rounded, and must not refuse who is just in time
 
@@ -31,6 +31,22 @@ def more_generous(one: Limits, other: Limits) -> Limits:
     )
 
 
+class Joint(Protocol):
+    """A call that waits in the lines of several limiters: see `joint.py`."""
+
+    def wait(self, now: float) -> float:
+        """Seconds until all of them let it pass; infinite while it is not first in every line."""
+        ...
+
+    def grant(self, now: float) -> None:
+        """Let it pass."""
+        ...
+
+    def leave(self, waiter: "Waiter") -> None:
+        """It has lost its place in one line, and with it all others."""
+        ...
+
+
 class Waiter:
     """One caller who waits."""
 
@@ -42,6 +58,7 @@ class Waiter:
         "granted_at",
         "holds",
         "is_held",
+        "joint",
         "key",
         "layout",
         "limits",
@@ -69,6 +86,7 @@ class Waiter:
         self.order = next(_arrival)
         self.is_held = False  # whether the gate has it on its list
         self.cohort: Cohort = UNCOUNTED  # what it was counted in when it was let in
+        self.joint: Joint | None = None
         self.granted_at: float | None = None
         self.layout: int | None = None  # of the store, if it was charged to some rates only
 
@@ -87,6 +105,7 @@ class Queue:
         "_waiters",
         "cost",
         "due",
+        "elsewhere",
         "goes_on",
         "held",
         "key",
@@ -99,6 +118,7 @@ class Queue:
         self.due = inf  # when the first can go
         self.most: Limits | None = None  # the most generous limits that callers brought along
         self.held: Obstacle | None = None  # why the load controller holds up the first
+        self.elsewhere = False  # whether the first, which is a joint call, is not first elsewhere
         self.goes_on = False  # whether more may go now, and wait for the loop to come round
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._deadlines: list[tuple[float, int, Waiter]] = []
@@ -107,6 +127,11 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self._waiters)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether something else than the quota says when the first can go: `due` does not."""
+        return self.held is not None or self.elsewhere
 
     def first(self) -> Waiter | None:
         """Who is next."""

@@ -108,11 +108,11 @@ class Queues:
         except RateLimited:
             raise
         except BaseException:
-            self._leave(waiter)
+            self.leave(waiter)
             raise
         return cast(float, waiter.granted_at)  # or the future would not have a result
 
-    def _leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """It was cancelled while it waited, or after it was let in and before it ran."""
         queue = waiter.queue
         try:
@@ -140,7 +140,7 @@ class Queues:
         at hand: so nobody is refused who would have passed, and where costs are mixed a caller
         may learn only later, at its deadline at the latest, that it is not its turn.
         """
-        due = now if queue.held else queue.due
+        due = now if queue.is_stuck else queue.due
         return max(self._estimate(queue, queue.cost, cost, limits, now), due - now)
 
     def _estimate(
@@ -162,7 +162,7 @@ class Queues:
         if queue is None:
             return
         now = self._time()
-        held, queue.held = queue.held, None
+        held, queue.held, queue.elsewhere = queue.held, None, False
         queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
         for _ in range(_AT_ONCE):
             waiter = queue.first()
@@ -177,16 +177,16 @@ class Queues:
                     continue
                 if self._hold(self._gate, waiter, now):
                     break
-            limits = self.limits_of(waiter)
-            granted, wait = self.store.take(home, waiter.cost, waiter.cost, limits, now)
-            if granted:
-                if self._gate is not None:
-                    waiter.cohort = self._gate.enter(now, holds=waiter.holds)
-                self._remove(waiter)
-                waiter.granted_at = now
-                waiter.layout = self.store.layout if None in limits else None
+            if waiter.joint is not None:
+                wait = waiter.joint.wait(now)
+                queue.elsewhere = wait == inf
+                if not wait:
+                    waiter.joint.grant(now)
+                    continue
+            elif not (wait := self.take_for(waiter, now)):
                 waiter.future.set_result(None)
-            elif now + wait > waiter.deadline + GRACE:
+                continue
+            if wait < inf and now + wait > waiter.deadline + GRACE:
                 self._fail(waiter)
             else:
                 queue.due = now + wait
@@ -208,6 +208,32 @@ class Queues:
             queue.wake(self._clock, now, self.serve)
         else:
             self._drop(queue)
+
+    def take_for(self, waiter: Waiter, now: float) -> float:
+        """Charge what the first of a queue asks for, and let it leave the queue.
+
+        Returns 0, or the seconds until it could be, if it could not.
+        """
+        queue, limits = waiter.queue, self.limits_of(waiter)
+        granted, wait = self.store.take(queue.key, waiter.cost, waiter.cost, limits, now)
+        if not granted:
+            return wait
+        if self._gate is not None:
+            waiter.cohort = self._gate.enter(now, holds=waiter.holds)
+        self.waiting -= queue.remove(waiter)
+        waiter.granted_at = now
+        waiter.layout = self.store.layout if None in limits else None
+        return 0.0
+
+    def wait_for(self, waiter: Waiter, now: float) -> float:
+        """Seconds until what the first of a queue asks for could be charged."""
+        limits = self.limits_of(waiter)
+        return self.store.take(waiter.queue.key, 0, waiter.cost, limits, now)[1]
+
+    def serve_soon(self, home: Hashable) -> None:
+        """Serve a queue in the next iteration of the loop: it lost somebody in another's turn."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon(self.serve, home)
 
     def _hold(self, gate: Gate, waiter: Waiter, now: float) -> bool:
         """Whether the load controller holds up the first of a queue; then it will serve it."""
@@ -307,7 +333,14 @@ class Queues:
     def _remove(self, waiter: Waiter) -> bool:
         removed = waiter.queue.remove(waiter)
         self.waiting -= removed
+        if removed and waiter.joint is not None:
+            waiter.joint.leave(waiter)
         return removed
+
+    def drop_out(self, waiter: Waiter) -> None:
+        """Lose a place because one was lost in another line."""
+        self.waiting -= waiter.queue.remove(waiter)
+        self.serve_soon(waiter.queue.key)
 
     def _give_up(self, waiter: Waiter) -> None:
         self.cancelled += self._remove(waiter)

@@ -8,8 +8,8 @@ It only takes away from what the limiter would let pass, and goes by itself.
    hold had lasted: all at once would be refused again. A cost passes once what went before it
    has had its time.
 3. A *ceiling*: at most so much cost passes until a moment, and what comes back evenly meanwhile,
-   where it does. What is said under the same name takes its place, as whoever counts there knows
-   better than what was heard before.
+   where it does. What is said later under the same name takes its place, as whoever counts there
+   knows better than what was heard before.
 
 Times are seconds of the limiter's clock; `pace` is cost a second. Pure: `now` is an argument.
 """
@@ -48,17 +48,29 @@ class _Ceiling:
 class Restriction:
     """The hold and the ceilings of one key."""
 
-    __slots__ = ("_ceilings", "_latest", "_next_at", "_resumed_at", "held_until")
+    __slots__ = (
+        "_ceilings",
+        "_latest",
+        "_next_at",
+        "_resumed_at",
+        "held_until",
+        "stated_until",
+    )
 
     def __init__(self) -> None:
         self.held_until = -inf
+        self.stated_until = -inf
         self._resumed_at = -inf  # until when calls are spread out
         self._next_at = -inf  # when the one that went has had its time
         self._latest = -inf, -inf  # when it went, and when it could
         self._ceilings: dict[str, _Ceiling] = {}
 
-    def hold(self, now: float, until: float, period: float) -> None:
-        """Let nothing pass until then. `period` is that of the limit whose pace holds after."""
+    def hold(self, now: float, until: float, period: float, stated_until: float = -inf) -> None:
+        """Let nothing pass until then. `period` is that of the limit whose pace holds after.
+
+        stated_until: what was asked for, where that is more than is obeyed.
+        """
+        self.stated_until = max(self.stated_until, stated_until)
         if until <= max(now, self.held_until):
             return
         self.held_until = until
@@ -66,9 +78,23 @@ class Restriction:
         self._resumed_at = max(self._resumed_at, until + min(max(period, until - now), RESUME))
 
     def ceiling(
-        self, name: str, left: float, now: float, until: float, refill: float = 0.0
+        self,
+        name: str,
+        left: float,
+        now: float,
+        until: float,
+        refill: float = 0.0,
+        asked_at: float = inf,
     ) -> None:
-        """Let at most so much pass until then, whatever was said before under that name."""
+        """Let at most so much pass until then, and what comes back of it.
+
+        asked_at: when the question was put. Where that was before the answer under that name
+            which is known, nobody can tell which of the two is newer, and the lower one holds.
+        """
+        known = self._ceilings.get(name)
+        if known is not None and now < known.until and asked_at < known.since:
+            if left >= known.left_at(now):
+                return
         past = [other for other, one in self._ceilings.items() if one.until <= now]
         for other in past:
             del self._ceilings[other]
@@ -78,6 +104,12 @@ class Restriction:
                 return
             del self._ceilings[generous]
         self._ceilings[name] = _Ceiling(left, now, until, refill)
+
+    def lift(self, name: str, asked_at: float) -> None:
+        """There is no ceiling of that name, says an answer to a question put at that time."""
+        known = self._ceilings.get(name)
+        if known is not None and asked_at >= known.since:
+            del self._ceilings[name]
 
     def wait(self, cost: float, now: float, pace: float, ahead: float = 0) -> float:
         """Seconds until the cost passes, behind a queue with the cost `ahead`; 0 if it does now."""

@@ -22,10 +22,16 @@ class Restrictions:
     """The restrictions of one limiter's keys, between its decisions and its store.
 
     on_change: called when there is one, or there is none any more.
+    reconsider: called with a key of which something else holds now.
     """
 
     def __init__(
-        self, store: MemoryStore, quota: MemoryStore | Ramps, on_change: Callable[[], object]
+        self,
+        store: MemoryStore,
+        quota: MemoryStore | Ramps,
+        time: Callable[[], float],
+        on_change: Callable[[], object],
+        reconsider: Callable[[Hashable], object],
     ) -> None:
         self.by_key: dict[Hashable, Restriction] = {}
         self._eviction = Eviction[Restriction](lambda _key, one, now: one.over_at() - now)
@@ -33,12 +39,17 @@ class Restrictions:
         self.longest: float = _SOON
         self._store = store
         self._quota = quota
+        self._time = time
         self._on_change = on_change
+        self._reconsider = reconsider
 
-    def hold(self, key: Hashable, seconds: float, now: float) -> None:
-        """Let nothing of the key pass for so long; who waits longer already does so."""
+    def hold(self, key: Hashable, seconds: float, stated: float = 0.0) -> None:
+        """Let nothing of the key pass for so long, of what was asked for; see `Restriction`."""
+        now = self._time()
         _, period = self._pace(tuple(rate.limit for rate in self._store.rates))
-        self._of(key).hold(now, now + seconds, period)
+        stated_until = now + stated if stated > seconds else -inf
+        self._of(key).hold(now, now + seconds, period, stated_until)
+        self._reconsider(key)
 
     def restrict(
         self,
@@ -47,10 +58,18 @@ class Restrictions:
         seconds: float,
         name: str,
         refill: float,
-        now: float,
+        asked_at: float = inf,
     ) -> None:
-        """Let at most so much of the key pass in that time, and what comes back of it."""
-        self._of(key).ceiling(name, remaining, now, now + seconds, refill)
+        """Let at most so much of the key pass in that time; see `Restriction.ceiling`."""
+        now = self._time()
+        self._of(key).ceiling(name, remaining, now, now + seconds, refill, asked_at)
+        self._reconsider(key)
+
+    def lift(self, key: Hashable, name: str, asked_at: float) -> None:
+        """There is no restriction of that name, says an answer to a question of that time."""
+        if (one := self.by_key.get(key)) is not None:
+            one.lift(name, asked_at)
+            self._reconsider(key)
 
     def take(
         self,

@@ -17,9 +17,16 @@ because a kept connection was closed.
 """
 
 from collections.abc import Awaitable, Callable, Hashable
+from types import CellType
 from typing import Any, Final, TypeAlias
 
-from aiohttp import ClientRequest, ClientResponse, ClientTimeout
+from aiohttp import (
+    ClientConnectorError,
+    ClientRequest,
+    ClientResponse,
+    ClientTimeout,
+    ConnectionTimeoutError,
+)
 
 from aiolimit.http.client import Charge, Classify, ClientLimits, permits_of
 from aiolimit.http.feedback import CAP, Headers
@@ -89,10 +96,20 @@ class _Adapter:
         return request.url.host
 
     def can_repeat(self, request: ClientRequest) -> bool:
-        return not getattr(request.body, "consumed", False)
+        # What waits for leave to send its body has given up its wait with the first answer.
+        waits_for_leave = getattr(request, "_continue", None) is not None
+        return not waits_for_leave and not getattr(request.body, "consumed", False)
+
+    def never_left(self, error: Exception) -> bool:
+        return isinstance(error, ClientConnectorError | ConnectionTimeoutError)
 
     def facts(self, response: ClientResponse) -> tuple[int, Headers]:
         return response.status, response.raw_headers
+
+    def shown(
+        self, _request: ClientRequest, response: ClientResponse
+    ) -> tuple[ClientResponse, ClientResponse]:
+        return response, response  # it keeps what `read` has read
 
     async def put_by(self, response: ClientResponse) -> ClientResponse | None:
         length = response.content_length
@@ -118,10 +135,17 @@ def _timeout(request: ClientRequest, handler: _Handler) -> ClientTimeout:
         code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
         if code is None or cells is None:
             break
-        held = dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=True))
+        held = {name: _content(cell) for name, cell in zip(code.co_freevars, cells, strict=True)}
         for value in held.values():
             if isinstance(value, ClientTimeout):
                 return value
         function = held.get("handler", held.get("next_h"))
     timeout: ClientTimeout = request.session.timeout
     return timeout
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable that has no value yet
+        return None

@@ -1,8 +1,8 @@
 """A client that keeps to other people's limits: what all HTTP clients have in common.
 
 1. A request waits for its turn under each of the limiters, in order for each key. Where there are
-   several it is charged to all of them in one moment, the one in which it is sent: charged before,
-   it would be forgotten before the server forgets it.
+   several it is charged to all of them in one moment, the one in which it is sent (`joint.py`):
+   charged before, it would be forgotten before the server forgets it.
 2. What cannot be in time fails at once: the client's own timeouts bound the wait.
 3. A server that refuses is left alone until it says, and by all who share the limiter; where it
    says nothing, or too little, for a pause of our own that doubles. Who waited leaves at the pace
@@ -13,18 +13,17 @@
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from inspect import isawaitable
-from math import inf
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from aiolimit.arguments import check_cost, check_count, check_wait
 from aiolimit.errors import RateLimited
 from aiolimit.http.feedback import CAP, Feedback, Headers, read
-from aiolimit.http.ledger import Charge, Ledger, Sent
+from aiolimit.http.ledger import Charge, Sent, check_bar, hold_all
+from aiolimit.joint import acquire_together
 from aiolimit.limiter import Limiter
 from aiolimit.permit import Permit
 
@@ -40,7 +39,9 @@ Verdict: TypeAlias = bool | float | None
 Classify: TypeAlias = Callable[[Any, Feedback], Verdict | Awaitable[Verdict]]
 
 
-_FOR_EVER: Final = 1e9
+_FOR_EVER: Final = 1e9  # seconds
+_LONG: Final = 1e8  # and what is above is no bound
+_READ: Final = 0.5  # seconds for which the rest of a refusal is waited for
 
 _permits: WeakKeyDictionary[Any, tuple[Permit, ...]] = WeakKeyDictionary()
 
@@ -64,8 +65,16 @@ class Adapter(Protocol[Asked, R]):
         """Whether a request that was sent can be sent once more."""
         ...
 
+    def never_left(self, error: Exception) -> bool:
+        """Whether an error says that the request was not sent at all."""
+        ...
+
     def facts(self, response: R) -> tuple[int, Headers]:
         """The status and the headers."""
+        ...
+
+    def shown(self, request: Asked, response: R, /) -> tuple[R, R]:
+        """A response for `classify` to read, and one to hand on, as if nobody had read it."""
         ...
 
     async def put_by(self, response: R) -> R | None:
@@ -110,6 +119,10 @@ class ClientLimits(Generic[Q, R]):
         self._charges = tuple(
             limit if isinstance(limit, Charge) else Charge(limit) for limit in limits
         )
+        if len({charge.limiter for charge in self._charges}) < len(limits):
+            raise ValueError(f"give each limiter once, not {limits!r}")
+        if len(limits) > 1 and any(charge.limiter.load for charge in self._charges):
+            raise ValueError("several limiters together take none with a load controller")
         self._key = adapter.host if key is None else key
         self._max_wait = check_wait(max_wait)
         checked = check_count(retries, "retries", 0)
@@ -118,7 +131,6 @@ class ClientLimits(Generic[Q, R]):
         self._retries = checked
         self._cap = check_cost(cap, "cap")
         self._classify = classify
-        self._turns: dict[Hashable, _Turn] = {}
 
     async def run(self, request: Q, send: Callable[[Q], Awaitable[R]], bound: float | None) -> R:
         """Send the request in its turn, learn from the response, and hand it on.
@@ -141,133 +153,106 @@ class ClientLimits(Generic[Q, R]):
                 return kept  # there is no time to ask again: what it said then
             try:
                 response = await send(request)
-                refused_for = await self._learn(response, sent)
+            except BaseException as error:
+                for one in sent:
+                    one.end()
+                    if isinstance(error, Exception) and self._adapter.never_left(error):
+                        one.permit.cancel()
+                raise
+            try:
+                response, refused_for, stated = await self._learn(request, response, sent)
             finally:
                 for one in sent:
                     one.end()
-            fits = refused_for is None or time.monotonic() + refused_for <= deadline
-            if refused_for is None or refused_for > self._cap or not fits or not left:
-                _permits[response] = tuple(one.permit for one in sent)
+            _permits[response] = tuple(one.permit for one in sent)
+            if refused_for is None or not left or (stated or 0.0) > self._cap:
                 return response
-            if not self._adapter.can_repeat(request):
+            fits = time.monotonic() + refused_for <= deadline
+            if not fits or not self._adapter.can_repeat(request):
                 return response
             left -= 1
-            try:
-                kept = await self._adapter.put_by(response)
-            except BaseException:
-                await self._adapter.discard(response)
-                raise
+            kept = await self._put_by(response)
+            if kept is not None:
+                _permits[kept] = _permits[response]
+
+    async def _put_by(self, response: R) -> R | None:
+        """Give a connection back; the response, if it could be read in no time."""
+        try:
+            async with asyncio.timeout(_READ):
+                return await self._adapter.put_by(response)
+        except Exception:  # noqa: BLE001 (a body that stalls or is broken is not needed)
+            await self._adapter.discard(response)
+            return None
+        except BaseException:
+            await self._adapter.discard(response)
+            raise
 
     # Taking one's turn
 
     async def _acquire(self, request: Q, key: Hashable, deadline: float) -> list[Sent]:
         """Charge all limiters in one moment, once each has room."""
-        costs = [
-            charge.cost(request) if callable(charge.cost) else charge.cost
-            for charge in self._charges
+        permits = []
+        for charge in self._charges:
+            cost = charge.cost(request) if callable(charge.cost) else charge.cost
+            check_bar(charge.limiter, key, cost)
+            if not cost:
+                await self._wait_out_hold(charge.limiter, key, deadline)
+            own = charge.limiter._admission.max_wait
+            left = max(0.0, deadline - time.monotonic())
+            bound = left if own is None else min(own, left)
+            permits.append(charge.limiter.acquire(key, cost, bound if bound < _LONG else None))
+        if len(permits) == 1:
+            await permits[0]
+        else:
+            await acquire_together(permits)
+        return [
+            Sent(charge, key, permit) for charge, permit in zip(self._charges, permits, strict=True)
         ]
-        if len(self._charges) == 1:
-            permit = self._ask(0, key, costs[0], deadline)
-            return [Sent(self._charges[0], key, await permit)]
-        async with self._turn(key):
-            waits = [
-                charge.limiter.peek(key, cost).retry_after
-                for charge, cost in zip(self._charges, costs, strict=True)
-            ]
-            longest = [inf if wait is None else wait for wait in waits]
-            first = longest.index(max(longest))
-            while True:
-                permits, first = await self._all_or_none(key, costs, first, deadline)
-                if permits is not None:
-                    return [
-                        Sent(charge, key, permit)
-                        for charge, permit in zip(self._charges, permits, strict=True)
-                    ]
 
-    async def _all_or_none(
-        self, key: Hashable, costs: list[float], first: int, deadline: float
-    ) -> tuple[list[Permit] | None, int]:
-        """Wait for one limiter, then take the others in the same moment or none of them.
-
-        Returns the permits, or None and for which limiter to wait next.
-        """
-        taken: dict[int, Permit] = {}
-        at = first
-        try:
-            taken[first] = await self._ask(first, key, costs[first], deadline)
-            for at in range(len(costs)):
-                if at != first:
-                    taken[at] = await self._charges[at].limiter.acquire(key, costs[at], 0)
-        except BaseException as error:
-            for permit in taken.values():
-                permit.cancel()
-            if taken and isinstance(error, RateLimited) and error.retry_after is not None:
-                return None, at
-            raise
-        return [taken[at] for at in range(len(costs))], first
-
-    def _ask(self, at: int, key: Hashable, cost: float, deadline: float) -> Permit:
-        limiter = self._charges[at].limiter
-        ledger = Ledger.of(limiter, key)
-        if ledger is not None:
-            ledger.check(limiter, key, cost)
-        bound = max(0.0, deadline - time.monotonic())
-        own = limiter._admission.max_wait
-        if own is not None and own < bound:
-            bound = own
-        return limiter.acquire(key, cost, None if bound > _FOR_EVER / 2 else bound)
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, key: Hashable) -> AsyncIterator[None]:
-        """One request of a key at a time, in order, where several limiters are waited for."""
-        turn = self._turns.get(key)
-        if turn is None:
-            turn = self._turns[key] = _Turn()
-        turn.users += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                self._turns.pop(key, None)
+    async def _wait_out_hold(self, limiter: Limiter, key: Hashable, deadline: float) -> None:
+        """A request that costs nothing needs no quota, but it does leave a server alone."""
+        while wait := limiter.peek(key, 0).retry_after:
+            if time.monotonic() + wait > deadline:
+                raise limiter._admission.refuse_late(key, 0, wait)
+            await asyncio.sleep(wait)
 
     # Learning
 
-    async def _learn(self, response: R, sent: list[Sent]) -> float | None:
-        """Take note of what the server says; for how long it refuses, None if it does not."""
+    async def _learn(
+        self, request: Q, response: R, sent: list[Sent]
+    ) -> tuple[R, float | None, float | None]:
+        """Take note of what the server says.
+
+        Returns the response to hand on, for how long to leave the server alone, None if it does
+        not refuse, and for how long it asked for that.
+        """
         status, headers = self._adapter.facts(response)
         feedback = read(headers, status, now=time.time(), cap=self._cap)
         try:
-            verdict = await self._verdict(response, feedback)
+            verdict: Verdict = None
+            if self._classify is not None:
+                view, response = self._adapter.shown(request, response)
+                verdict = await self._verdict(self._classify, view, feedback)
         except BaseException:
             await self._adapter.discard(response)
             raise
-        for one in sent:
-            one.restrict(feedback, self._cap)
+        seconds = None
+        stated = feedback.stated_retry_after
+        if verdict is not None and not isinstance(verdict, bool):
+            stated = verdict
+        # What it refuses comes first: what it has left may let somebody go.
         if verdict is False or (verdict is None and not feedback.is_refusal):
             for one in sent:
-                one.ledger.succeeded(one.permit)
-            return None
-        is_told = verdict is not None and not isinstance(verdict, bool)
-        stated = verdict if is_told else feedback.stated_retry_after
-        return max(one.ledger.hold(one, stated, self._cap) for one in sent)
+                one.succeeded()
+        else:
+            seconds = hold_all(sent, stated, self._cap)
+        for one in sent:
+            one.restrict(feedback, self._cap)
+        return response, seconds, stated
 
-    async def _verdict(self, response: R, feedback: Feedback) -> Verdict:
-        if self._classify is None:
-            return None
-        found = self._classify(response, feedback)
+    async def _verdict(self, classify: Classify, view: R, feedback: Feedback) -> Verdict:
+        found = classify(view, feedback)
         verdict = await found if isawaitable(found) else found
         if verdict is not None and not isinstance(verdict, bool):
             return check_cost(verdict, "what classify gives")
         return verdict
-
-
-class _Turn:
-    """Who waits for several limiters under one key."""
-
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0

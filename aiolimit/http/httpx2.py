@@ -13,8 +13,11 @@ and does not use its `verify`, `http2`, `limits` and the like. Give those to an
 """
 
 from collections.abc import Callable, Hashable
+from types import TracebackType
+from typing import Self
 
-from httpx2 import AsyncBaseTransport, AsyncHTTPTransport, ByteStream, Request, Response
+import httpx2
+from httpx2 import AsyncBaseTransport, AsyncHTTPTransport, Request, Response
 
 from aiolimit.http.client import Charge, Classify, ClientLimits, permits_of
 from aiolimit.http.feedback import CAP
@@ -61,7 +64,7 @@ class RateLimitTransport(AsyncBaseTransport):
         if transport is not None and not isinstance(transport, AsyncBaseTransport):
             raise TypeError(f"transport must be an AsyncBaseTransport of httpx2, not {transport!r}")
         self._limits = ClientLimits[Request, Response](
-            HttpxAdapter(ByteStream),
+            HttpxAdapter(vars(httpx2)),
             limits,
             key=key,
             max_wait=max_wait,
@@ -75,6 +78,18 @@ class RateLimitTransport(AsyncBaseTransport):
         """Send one request in its turn."""
         bound: float | None = request.extensions.get("timeout", {}).get("pool")
         return await self._limits.run(request, self._transport.handle_async_request, bound)
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self._transport.__aexit__(exc_type, exc_value, traceback)
 
     async def aclose(self) -> None:
         """Close the transport that sends."""

@@ -5,7 +5,7 @@ requests. Times are the limiter's own.
 """
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -16,14 +16,14 @@ from aiolimit.http.feedback import Feedback, ServerQuota
 from aiolimit.limiter import Limiter
 from aiolimit.permit import Permit
 
-__all__ = ["Charge", "Ledger", "Sent"]
+__all__ = ["Charge", "Sent", "check_bar", "hold_all"]
 
 _REQUESTS: Final = "requests"
 _OTHER_UNITS: Final = ("token", "complexity", "byte", "point")  # in names of counters
 _FIRST_PAUSE: Final = 0.5  # seconds after a refusal, at least; twice as long after the next one
 _LONGEST_PAUSE: Final = 60.0
+_ROUNDED: Final = 1.0  # seconds by which a server's times may be rounded up
 _JITTER: Final = 0.1  # of a pause, at most, is added to it
-_LEDGERS: Final = 1000  # keys of a limiter, of which those that are over are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,105 +56,133 @@ class Charge:
         return quota.remaining == 0 or not any(unit in name for unit in _OTHER_UNITS)
 
 
-class Ledger:
-    """What is known of one key of one limiter, while it matters. Times are the limiter's."""
+class _Ledger:
+    """Of one key of one limiter, while anything is on its way or held."""
 
-    __slots__ = ("barred_until", "held_at", "held_until", "in_flight", "newest", "refusals", "sent")
+    __slots__ = ("held_at", "in_flight", "pause_until", "refusals", "sent")
 
     def __init__(self) -> None:
-        self.in_flight = 0
-        self.sent: float = 0  # cost, of all requests so far
-        self.newest: float = -inf  # `sent` of the latest request that was answered
+        self.in_flight: float = 0  # cost, of those that are not answered
+        self.sent: float = 0  # cost, of all so far
         self.refusals = 0  # one after the other
-        self.held_at = self.held_until = -inf
-        self.barred_until = -inf  # what the server said, past the cap
+        self.held_at = self.pause_until = -inf
 
-    @staticmethod
-    def of(limiter: Limiter, key: Hashable) -> "Ledger | None":
-        """What is known of a key of that limiter."""
-        return _ledgers.get(limiter, {}).get(key)
-
-    def check(self, limiter: Limiter, key: Hashable, cost: float) -> None:
-        """Raise `RateLimited` while the server wants to be left alone for longer than we obey."""
-        now = limiter._time()
-        if now < self.held_until < self.barred_until:
-            raise limiter._admission.refuse_late(key, cost, self.barred_until - now)
-
-    def succeeded(self, permit: Permit) -> None:
-        """A request was served; one that was sent before the last refusal says nothing of it."""
-        if (permit._at or 0.0) >= self.held_at:
-            self.refusals = 0
-
-    def hold(self, sent: "Sent", stated: float | None, cap: float) -> float:
-        """A request was refused: leave the server alone for as long as it says, or for a pause.
-
-        Returns for how many seconds.
-        """
-        limiter = sent.charge.limiter
-        now = limiter._time()
+    def pause(self, sent_at: float, now: float) -> float:
+        """How long to wait after a refusal at least, in seconds: longer each time."""
         # All that were sent before the last refusal was known are refused with it.
-        if (sent.permit._at or 0.0) >= self.held_at:
+        if sent_at >= self.held_at:
             self.refusals += 1
             self.held_at = now
-        pause = min(_FIRST_PAUSE * 2.0 ** min(self.refusals - 1, 20), _LONGEST_PAUSE)
-        seconds = max(pause, stated or 0.0)
-        seconds += random.uniform(0, _JITTER * min(seconds, _LONGEST_PAUSE))  # noqa: S311
-        sent.permit.cancel()  # what was refused was not used
-        limiter.hold(sent.key, seconds=min(seconds, cap))
-        self.held_until = max(self.held_until, now + min(seconds, cap))
-        if stated is not None and stated > cap:
-            self.barred_until = max(self.barred_until, now + stated)
-        return seconds
-
-    def is_over(self, now: float) -> bool:
-        """Whether nothing in it matters any more."""
-        return not self.in_flight and now >= self.held_until
+        return min(_FIRST_PAUSE * 2.0 ** min(max(self.refusals - 1, 0), 20), _LONGEST_PAUSE)
 
 
-_ledgers: WeakKeyDictionary[Limiter, dict[Hashable, Ledger]] = WeakKeyDictionary()
+_ledgers: WeakKeyDictionary[Limiter, dict[Hashable, _Ledger]] = WeakKeyDictionary()
 
 
 class Sent:
-    """One request under one charge: its permit, and what had been sent by then."""
+    """One request under one charge: its permit, and how things stood when it was sent."""
 
-    __slots__ = ("charge", "key", "ledger", "permit", "sent")
+    __slots__ = ("_cost", "_is_on_its_way", "_sent", "_then", "charge", "key", "ledger", "permit")
 
     def __init__(self, charge: Charge, key: Hashable, permit: Permit) -> None:
         self.charge = charge
         self.key = key
         self.permit = permit
-        ledgers = _ledgers.setdefault(charge.limiter, {})
-        if key not in ledgers and len(ledgers) >= _LEDGERS:
-            now = charge.limiter._time()
-            for other in [other for other, one in ledgers.items() if one.is_over(now)]:
-                del ledgers[other]
-        self.ledger = ledgers.setdefault(key, Ledger())
-        self.ledger.in_flight += 1
-        self.ledger.sent += permit.cost
-        self.sent = self.ledger.sent
+        self.ledger = _ledgers.setdefault(charge.limiter, {}).setdefault(key, _Ledger())
+        self._cost = permit.cost
+        self._then = charge.limiter.peek(key)
+        self.ledger.in_flight += self._cost
+        self.ledger.sent += self._cost
+        self._sent = self.ledger.sent
+        self._is_on_its_way = True
+
+    @property
+    def at(self) -> float:
+        """When it was let go."""
+        return self.permit._at or 0.0
 
     def restrict(self, feedback: Feedback, cap: float) -> None:
-        """Let no more pass than the server has left, less what it cannot have counted yet."""
-        ledger = self.ledger
-        if self.sent < ledger.newest:
-            return  # it says how things stood before what we know
-        ledger.newest = self.sent
-        on_its_way = ledger.sent - self.sent
+        """Let no more pass than the server has left, less what it may not have counted yet.
+
+        Where it has at least what it would have if nobody else asked it, the limiter knows best:
+        its times are not rounded to seconds.
+        """
+        ledger, admission = self.ledger, self.charge.limiter._admission
+        others = ledger.in_flight - (self._cost if self._is_on_its_way else 0)
+        expected = max(0.0, self._then.remaining - (ledger.sent - self._sent))
         for quota in feedback.quotas:
             left, after = quota.remaining, quota.reset_after
-            if left is not None and after and self.charge.concerns(quota):
-                seconds = min(after, cap)
-                left = max(0.0, left - on_its_way)
-                self.charge.limiter.restrict(
-                    self.key,
-                    remaining=left,
-                    seconds=seconds,
-                    refill=quota.refill,
-                    name=quota.name,
-                )
+            if left is None or not after or not self.charge.concerns(quota):
+                continue
+            if left >= expected and (left > 0 or after <= self._then.more_after + _ROUNDED):
+                if admission.restrictions is not None:
+                    admission.restrictions.lift(self.key, quota.name, self.at)
+                continue
+            admission.restricted().restrict(
+                self.key,
+                max(0.0, left - others),
+                min(after, cap),
+                quota.name,
+                quota.refill,
+                self.at,
+            )
+
+    def succeeded(self) -> None:
+        """It was served; if it was sent before the last refusal, that says nothing of it."""
+        if self.at >= self.ledger.held_at:
+            self.ledger.refusals = 0
 
     def end(self) -> None:
         """It is no longer on its way."""
-        self.ledger.in_flight -= 1
-        if not self.ledger.in_flight and not self.ledger.refusals:  # else a hold may be on
-            _ledgers.get(self.charge.limiter, {}).pop(self.key, None)
+        if not self._is_on_its_way:
+            return
+        self._is_on_its_way = False
+        self.ledger.in_flight = max(0, self.ledger.in_flight - self._cost)
+        _forget(self.charge.limiter, self.key)
+
+
+def _forget(limiter: Limiter, key: Hashable) -> None:
+    """Forget a key of which nothing is on its way, and that is not held."""
+    ledger = _ledgers.get(limiter, {}).get(key)
+    if ledger is not None and not ledger.in_flight and limiter._time() >= ledger.pause_until:
+        del _ledgers[limiter][key]
+
+
+def hold_all(sent: Sequence[Sent], stated: float | None, cap: float) -> float:
+    """Leave a server alone that has refused, for as long as it says or for a pause of our own.
+
+    Returns for how many seconds, at most the cap.
+    """
+    pauses = []
+    for one in sent:
+        limiter = one.charge.limiter
+        now = limiter._time()
+        seconds = max(one.ledger.pause(one.at, now), stated or 0.0)
+        seconds += random.uniform(0, _JITTER * min(seconds, _LONGEST_PAUSE))  # noqa: S311
+        seconds = min(seconds, cap)
+        # First of all, as what follows may let somebody go.
+        limiter._admission.restricted().hold(one.key, seconds, stated or 0.0)
+        if now + seconds > one.ledger.pause_until:
+            one.ledger.pause_until = now + seconds
+            _forget_later(limiter, one.key, seconds)
+        pauses.append(seconds)
+    for one in sent:
+        if one.charge.unit != _REQUESTS:
+            one.permit.cancel()  # what was refused used no tokens; but it was a request
+    return max(pauses)
+
+
+def _forget_later(limiter: Limiter, key: Hashable, seconds: float) -> None:
+    def forget() -> None:
+        _forget(limiter, key)
+
+    limiter._admission.clock.call_later(seconds + _FIRST_PAUSE, forget)
+
+
+def check_bar(limiter: Limiter, key: Hashable, cost: float) -> None:
+    """Raise `RateLimited` while a server wants to be left alone for longer than we obey."""
+    restrictions = limiter._admission.restrictions
+    if restrictions is not None and (one := restrictions.by_key.get(key)) is not None:
+        now = limiter._time()
+        if now < one.held_until < one.stated_until:
+            raise limiter._admission.refuse_late(key, cost, one.stated_until - now)

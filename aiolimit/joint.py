@@ -1,0 +1,143 @@
+"""One call under several limiters: it passes when all of them let it, in one moment, or waits.
+
+1. It stands in the line of each of them, and takes its places in one go: so whoever comes first is
+   first everywhere, and no two can wait for each other.
+2. It goes when it is first in every line and every limiter has room; then all are charged, at that
+   time. Nothing is taken before, so nothing has to be given back, and nobody spins.
+3. Where it is first, those behind it wait for it, as they do behind a large cost. It loses its
+   places all at once: let in, refused, or gone.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+from aiolimit.admission import Admission
+from aiolimit.memory import Limits
+from aiolimit.permit import Permit
+from aiolimit.queue import Waiter
+from aiolimit.queues import Queues
+
+__all__ = ["acquire_together"]
+
+
+class _Part(NamedTuple):
+    """What is asked of one limiter."""
+
+    permit: Permit
+    admission: Admission
+    cost: float
+    limits: Limits
+    own_limits: Limits | None
+    max_wait: float | None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is charged, and nothing waited for."""
+        return not self.cost or all(limit is None for limit in self.limits)
+
+
+class _Joint:
+    """The places of one call in the lines. See `queue.Joint`."""
+
+    __slots__ = ("places",)
+
+    def __init__(self) -> None:
+        self.places: list[tuple[Queues, Waiter]] = []
+
+    def wait(self, now: float) -> float:
+        """Seconds until every limiter has room; infinite while it is not first in every line."""
+        longest = 0.0
+        for queues, waiter in self.places:
+            if waiter.queue.first() is not waiter:
+                return inf
+            longest = max(longest, queues.wait_for(waiter, now))
+        return longest
+
+    def grant(self, now: float) -> None:
+        """Charge them all, and let it go."""
+        for queues, waiter in self.places:
+            queues.take_for(waiter, now)
+            queues.serve_soon(waiter.queue.key)
+        self.places[0][1].future.set_result(None)
+
+    def leave(self, waiter: Waiter) -> None:
+        """It has lost one place, and with it all others."""
+        for queues, other in self.places:
+            if other is not waiter:
+                queues.drop_out(other)
+
+
+async def acquire_together(permits: Sequence[Permit]) -> None:
+    """Await permits of several limiters, each of another one, as if they were one permit.
+
+    Not for limiters with a load controller. Raises what `Limiter.acquire` raises, for the limiter
+    that stands in the way, and then nothing is charged to any.
+    """
+    parts = []
+    for permit in permits:
+        admission = permit._limiter._admission
+        parts.append(_Part(permit, admission, *admission.begin(permit)))
+    waits = [_ask(part) for part in parts]
+    if all(wait is None for wait in waits):
+        for part in parts:
+            now = part.admission.time()
+            home, wait = part.admission.take(part.permit.key, part.cost, part.limits, now)
+            if wait is not None:
+                raise RuntimeError(f"{part.permit!r} had room, and has none in the same moment")
+            if home is not part.permit.key:
+                part.permit._home = home
+            _let_in(part, now, 0.0)
+        return
+    joint = _Joint()
+    future = asyncio.get_running_loop().create_future()
+    line = [part for part in parts if not part.is_free]
+    asked = [part.admission.time() for part in line]
+    for part, now in zip(line, asked, strict=True):
+        _take_place(part, joint, future, now)
+    for queues, waiter in joint.places:
+        queues.serve(waiter.queue.key)
+    try:
+        await future
+    except BaseException:
+        for queues, waiter in joint.places:
+            queues.leave(waiter)
+        raise
+    for part, begun, (_, waiter) in zip(line, asked, joint.places, strict=True):
+        at = waiter.granted_at
+        _let_in(part, begun if at is None else at, 0.0 if at is None else at - begun)
+        part.permit._layout = waiter.layout
+    for part in parts:
+        if part.is_free:
+            _let_in(part, part.admission.time(), 0.0)
+
+
+def _ask(part: _Part) -> float | None:
+    """Seconds it would have to wait for one limiter, None if it would not; or refuses it."""
+    now, key = part.admission.time(), part.permit.key
+    home, wait = part.admission.take(key, part.cost, part.limits, now, only_ask=True)
+    if wait is not None:
+        part.admission.check_turn(key, home, part.cost, part.limits, wait, part.max_wait, now)
+    return wait
+
+
+def _take_place(part: _Part, joint: _Joint, future: asyncio.Future[None], now: float) -> None:
+    admission, key = part.admission, part.permit.key
+    home, wait = admission.take(key, part.cost, part.limits, now, only_ask=True)
+    if home is not key:
+        part.permit._home = home
+    deadline = inf if part.max_wait is None else now + part.max_wait
+    waiter = admission.queues.add(
+        *(home, key, part.cost, part.own_limits, now, wait or 0.0, deadline, False, None)
+    )
+    waiter.joint, waiter.future = joint, future
+    joint.places.append((admission.queues, waiter))
+
+
+def _let_in(part: _Part, at: float, waited: float) -> None:
+    permit = part.permit
+    permit._at, permit._waited = at, waited
+    if part.own_limits is not None and None in part.limits:
+        permit._layout = part.admission.store.layout
+    permit._limiter._passed += 1
