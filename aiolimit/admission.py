@@ -309,6 +309,16 @@ class Admission:
             )
         return tuple(None if one is UNLIMITED else check_limit(one) for one in given)
 
+    def left_of_its_own(self, key: Hashable) -> tuple[float, float]:
+        """What the limiter itself would let pass now, whatever was said of the key from outside.
+
+        Returns the least cost that is left under any of the rates, and the seconds until there is
+        more of it.
+        """
+        now = self.time()
+        looks = (self.ramps or self.store).look(self.home(key, now), 0, self.queues.limits, now)
+        return min((look.remaining, look.more_after) for look in looks if look is not None)
+
     def _reconsider(self, home: Hashable) -> None:
         """Something else holds for a key: tell who comes too late now, let in who may go."""
         if home in self.queues.by_key:

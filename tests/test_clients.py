@@ -13,14 +13,16 @@ import httpx
 import httpx2
 import pytest
 
-from aiolimit import Limiter, RateLimited
+from aiolimit import Limiter, LoadController, RateLimited
 from aiolimit.http import aiohttp_client
 from aiolimit.http import httpx2 as with_httpx2
+from aiolimit.http.asgi import RateLimitMiddleware
 from aiolimit.http.client import permits_of
 from aiolimit.http.httpx import Charge, RateLimitTransport
 from aiolimit.http.ledger import _ledgers
-from tests.clients import CLIENTS, client, server, with_each_client
+from tests.clients import CLIENTS, Server, client, server, with_each_client
 from tests.dialects import CASES
+from tests.serving import serving
 
 
 def slack(seconds: float) -> Any:
@@ -531,3 +533,340 @@ def test_bad_charges() -> None:
     for arguments in ({"cost": -1}, {"cost": "1"}, {"unit": ""}, {"limiter": "1/s"}):
         with pytest.raises((TypeError, ValueError)):
             Charge(**{"limiter": Limiter("1/s"), **arguments})  # type: ignore[arg-type]
+
+
+# Found by looking for trouble ---------------------------------------------------------------------
+
+
+@with_each_client
+async def test_a_refusal_lets_nobody_else_go_first(kind: str) -> None:
+    """Its cost is given back, and what is left is said, only after the key is held."""
+    limiter, tokens = Limiter("1/10s"), Limiter("100/10s")
+    refused = {"retry-after": "2", "ratelimit": '"api";r=5;t=9'}
+    async with (
+        server((200, {"ratelimit": '"api";r=1;t=9'}), (429, refused), delay=0.1) as there,
+        client(kind, Limiter("100/s"), Charge(tokens, cost=50, unit="tokens")) as ask,
+        client(kind, limiter) as plain,
+    ):
+        asked = [asyncio.create_task(ask(there.address)) for _ in range(6)]
+        await asyncio.sleep(1)
+        assert len(there.times) == 2
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        limiter.reset()
+        there.script = [*there.script, (429, {"retry-after": "2"})]
+        asked = [asyncio.create_task(plain(there.address)) for _ in range(3)]
+        await asyncio.sleep(0.6)
+        assert len(there.times) == 3
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+@with_each_client
+async def test_more_is_not_sent_than_is_left_when_answers_overtake_each_other(kind: str) -> None:
+    """The first that is sent is counted last, and its answer is the newest."""
+    quota = 12
+
+    def decide(there: Any, scope: Any) -> tuple[int, dict[str, str]]:
+        left = quota - len(there.times)
+        status = 200 if left >= 0 else 429
+        return status, {"ratelimit": f'"api";r={max(0, left)};t=60'}
+
+    limiter = Limiter("100/min")
+    order = asyncio.Event()
+
+    class Late:
+        def __init__(self, app: Any) -> None:
+            self.app, self.came = app, 0
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            self.came += 1
+            if self.came == 1:
+                await order.wait()
+            await self.app(scope, receive, send)
+
+    made = Server(decide=decide)
+    async with (
+        serving(Late(made), lifespan="off", date_header=False) as host,
+        client(kind, limiter) as ask,
+    ):
+        asked = [asyncio.create_task(ask(f"http://{host}/")) for _ in range(6)]
+        await asyncio.sleep(0.3)
+        order.set()
+        await asyncio.gather(*asked)
+        more = [asyncio.create_task(ask(f"http://{host}/")) for _ in range(20)]
+        await asyncio.sleep(0.5)
+        assert len(made.times) == quota
+        assert 429 not in made.statuses
+        for task in more:
+            task.cancel()
+        await asyncio.gather(*more, return_exceptions=True)
+
+
+@with_each_client
+async def test_many_clients_on_the_same_two_limiters(kind: str) -> None:
+    """None starves, none spins, and plain callers of the limiters have their turn, too."""
+    one, other = Limiter("1/50ms"), Limiter("1/50ms")
+    passed = 0
+
+    async def plain(limiter: Limiter) -> None:
+        nonlocal passed
+        while True:
+            await limiter.acquire("127.0.0.1")
+            passed += 1
+
+    async with (
+        server() as there,
+        client(kind, one, Charge(other, unit="tokens")) as first,
+        client(kind, other, Charge(one, unit="tokens")) as second,
+        client(kind, one, Charge(other, unit="tokens")) as third,
+    ):
+        others = [asyncio.create_task(plain(limiter)) for limiter in (one, other)]
+        cpu = time.process_time()
+        async with asyncio.timeout(20):
+            await asyncio.gather(
+                *(ask(there.address) for ask in (first, second, third) for _ in range(6))
+            )
+        assert time.process_time() - cpu < 5
+        assert passed >= 2
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+    assert sum(one.statistics().rejected.values()) == 0
+
+
+@with_each_client
+async def test_behind_one_who_waits_for_ever_another_fails_at_once(kind: str) -> None:
+    one, other = Limiter("100/s"), Limiter("1/h")
+    async with (
+        server() as there,
+        client(kind, one, Charge(other, unit="tokens"), timeout=None) as ask,
+    ):
+        await ask(there.address)
+        patient = asyncio.create_task(ask(there.address))
+        await asyncio.sleep(0.05)
+        begun = time.monotonic()
+        with pytest.raises(RateLimited):
+            await ask(there.address, timeout=1)
+        assert time.monotonic() - begun < 0.5
+        patient.cancel()
+        await asyncio.gather(patient, return_exceptions=True)
+        assert one.statistics().waiting == other.statistics().waiting == 0
+
+
+async def bad_server(said: bytes) -> tuple[asyncio.Server, str, list[float]]:
+    """Says the same to the first who asks, and then nothing more; to all others it is good."""
+    times: list[float] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                times.append(time.monotonic())
+                good = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood"
+                writer.write(said if len(times) == 1 else good)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    return listening, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/", times
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"content-length: 100\r\n\r\nhalf",
+        b"content-length: 4\r\ncontent-encoding: gzip\r\n\r\nlate",
+        b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    ],
+)
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_a_refusal_whose_body_stalls_or_is_broken(kind: str, body: bytes) -> None:
+    said = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 0\r\n" + body
+    listening, address, _ = await bad_server(said)
+    async with client(kind, Limiter("100/s"), retries=1) as ask:
+        async with asyncio.timeout(4):
+            answer = await ask(address)
+        assert (answer.status, answer.body) == (200, b"good")
+    listening.close()
+
+
+@with_each_client
+async def test_what_never_left_costs_nothing(kind: str) -> None:
+    limiter = Limiter("3/h")
+    async with client(kind, limiter) as ask:
+        for _ in range(5):
+            with pytest.raises((aiohttp.ClientError, httpx.HTTPError, httpx2.HTTPError)):
+                await ask("http://127.0.0.1:9/")
+    assert limiter.peek("127.0.0.1").remaining == 3
+
+
+@with_each_client
+async def test_what_costs_nothing_leaves_a_server_alone_too(kind: str) -> None:
+    async with (
+        server((429, {"retry-after": "1"})) as there,
+        client(kind, Charge(Limiter("10/s"), cost=0)) as ask,
+    ):
+        await ask(there.address)
+        await asyncio.gather(*(ask(there.address) for _ in range(3)))
+        assert there.gaps[0] >= 1
+        with pytest.raises(RateLimited):
+            there.script = [(429, {"retry-after": "30"})] * 9
+            await ask(there.address)
+            await ask(there.address, timeout=1)
+
+
+@with_each_client
+async def test_nothing_is_kept_of_keys_that_were_refused(kind: str) -> None:
+    limiter = Limiter("1000/s")
+    async with (
+        server(*[(429, {"retry-after": "0"})] * 20) as there,
+        client(kind, limiter, cap=0.2, key=lambda request: request.url.path) as ask,
+    ):
+        await asyncio.gather(*(ask(f"{there.address}/{number}") for number in range(20)))
+        assert _ledgers[limiter]
+        await asyncio.sleep(1)
+        assert not _ledgers[limiter]
+
+
+@with_each_client
+async def test_a_reset_lifts_what_a_server_has_said(kind: str) -> None:
+    limiter = Limiter("100/s")
+    async with (
+        server((429, {"retry-after": "86400"})) as there,
+        client(kind, limiter) as ask,
+    ):
+        await ask(there.address)
+        with pytest.raises(RateLimited):
+            await ask(there.address)
+        limiter.reset("127.0.0.1")
+        assert (await ask(there.address)).status == 200
+
+
+@with_each_client
+async def test_a_wait_of_just_the_cap_is_obeyed(kind: str) -> None:
+    async with (
+        server((429, {"retry-after": "1"})) as there,
+        client(kind, Limiter("100/s"), cap=1, retries=1) as ask,
+    ):
+        assert (await ask(there.address)).status == 200
+        assert there.gaps[0] >= 0.99
+
+
+@with_each_client
+async def test_permits_of_whatever_is_handed_on(kind: str) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"once"
+
+    async with (
+        server(*[(429, {"retry-after": "0"})] * 9) as there,
+        client(kind, Limiter("100/s"), retries=1) as ask,
+    ):
+        assert len((await ask(there.address, method="POST", data=parts())).permits) == 1
+        assert len((await ask(there.address)).permits) == 1
+
+
+@with_each_client
+async def test_a_limiter_cannot_be_given_twice(kind: str) -> None:
+    limiter = Limiter("1/s")
+    with pytest.raises(ValueError, match="each limiter once"):
+        async with client(kind, limiter, Charge(limiter, unit="tokens")):
+            pass
+    with pytest.raises(ValueError, match="load controller"):
+        async with client(kind, Limiter("1/s", load=LoadController()), Limiter("1/s")):
+            pass
+
+
+@pytest.mark.parametrize("kind", ["httpx", "httpx2"])
+@pytest.mark.parametrize("reads", ["all", "part", "nothing"])
+async def test_a_response_that_classify_has_read_is_as_new(kind: str, reads: str) -> None:
+    seen: list[Any] = []
+
+    async def classify(response: Any, feedback: Any) -> None:
+        seen.append(response.request.url)
+        if reads == "all":
+            await response.aread()
+            response.raise_for_status()
+        elif reads == "part":
+            async for _ in response.aiter_raw():
+                break
+
+    lib: Any = {"httpx": httpx, "httpx2": httpx2}[kind]
+    room = {"httpx": RateLimitTransport, "httpx2": with_httpx2.RateLimitTransport}[kind]
+    body = bytes(range(256)) * 2000
+    async with (
+        server(body=body) as there,
+        lib.AsyncClient(transport=room(Limiter("100/s"), classify=classify)) as session,
+    ):
+        answer = await session.get(there.address)
+        assert answer.content == body
+        assert answer.elapsed.total_seconds() > 0
+        async with session.stream("GET", there.address) as answer:
+            assert b"".join([part async for part in answer.aiter_raw()]) == body
+    assert len(seen) == 2
+
+
+@with_each_client
+async def test_forms_with_files_are_sent_again(kind: str) -> None:
+    options: dict[str, Any] = {"files": {"f": b"abc"}}
+    if kind == "aiohttp":
+        form = aiohttp.FormData()
+        form.add_field("f", b"abc", filename="f")
+        options = {"data": form}
+    async with (
+        server((429, {"retry-after": "0"})) as there,
+        client(kind, Limiter("100/s"), retries=1) as ask,
+    ):
+        assert (await ask(there.address, method="POST", **options)).status == 200
+        assert there.bodies[0] == there.bodies[1]
+        assert b"abc" in there.bodies[1]
+
+
+async def test_aiohttp_that_waits_for_leave_to_send_is_not_sent_again() -> None:
+    async with (
+        server((429, {"retry-after": "0"})) as there,
+        client("aiohttp", Limiter("100/s"), retries=1) as ask,
+    ):
+        answer = await ask(there.address, method="POST", data=b"x" * 1000, expect100=True)
+        assert answer.status == 429
+
+
+async def test_a_transport_is_entered_and_left_with_its_client() -> None:
+    said: list[str] = []
+
+    class Inner(httpx2.AsyncHTTPTransport):
+        async def __aenter__(self) -> "Inner":
+            said.append("entered")
+            await super().__aenter__()
+            return self
+
+        async def __aexit__(self, *raised: object) -> None:
+            said.append("left")
+            await super().__aexit__()
+
+    transport = with_httpx2.RateLimitTransport(Limiter("1/s"), transport=Inner())
+    async with httpx2.AsyncClient(transport=transport):
+        pass
+    assert said == ["entered", "left"]
+
+
+async def test_own_service_and_own_client_with_the_same_limit() -> None:
+    """A server's times are whole seconds; one who is alone with it need not wait for them."""
+
+    async def works(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    app = RateLimitMiddleware(works, Limiter("20/s"))
+    limiter = Limiter("20/1050ms")
+    async with serving(app, lifespan="off") as host, client("httpx2", limiter) as ask:
+        begun = time.monotonic()
+        answers = await asyncio.gather(*(ask(f"http://{host}/") for _ in range(60)))
+        seconds = time.monotonic() - begun
+    assert {answer.status for answer in answers} == {204}
+    assert seconds < 3, "of 2.1: not a second more for each window"

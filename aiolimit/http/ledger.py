@@ -82,7 +82,17 @@ _ledgers: WeakKeyDictionary[Limiter, dict[Hashable, _Ledger]] = WeakKeyDictionar
 class Sent:
     """One request under one charge: its permit, and how things stood when it was sent."""
 
-    __slots__ = ("_cost", "_is_on_its_way", "_sent", "_then", "charge", "key", "ledger", "permit")
+    __slots__ = (
+        "_cost",
+        "_is_on_its_way",
+        "_left",
+        "_more_after",
+        "_sent",
+        "charge",
+        "key",
+        "ledger",
+        "permit",
+    )
 
     def __init__(self, charge: Charge, key: Hashable, permit: Permit) -> None:
         self.charge = charge
@@ -90,7 +100,7 @@ class Sent:
         self.permit = permit
         self.ledger = _ledgers.setdefault(charge.limiter, {}).setdefault(key, _Ledger())
         self._cost = permit.cost
-        self._then = charge.limiter.peek(key)
+        self._left, self._more_after = charge.limiter._admission.left_of_its_own(key)
         self.ledger.in_flight += self._cost
         self.ledger.sent += self._cost
         self._sent = self.ledger.sent
@@ -109,12 +119,12 @@ class Sent:
         """
         ledger, admission = self.ledger, self.charge.limiter._admission
         others = ledger.in_flight - (self._cost if self._is_on_its_way else 0)
-        expected = max(0.0, self._then.remaining - (ledger.sent - self._sent))
+        expected = max(0.0, self._left - (ledger.sent - self._sent))
         for quota in feedback.quotas:
             left, after = quota.remaining, quota.reset_after
             if left is None or not after or not self.charge.concerns(quota):
                 continue
-            if left >= expected and (left > 0 or after <= self._then.more_after + _ROUNDED):
+            if left >= expected and (left > 0 or after <= self._more_after + _ROUNDED):
                 if admission.restrictions is not None:
                     admission.restrictions.lift(self.key, quota.name, self.at)
                 continue
