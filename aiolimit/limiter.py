@@ -353,12 +353,17 @@ class Limiter:
     def _enter_at_once(self, key: Hashable) -> Permit | None:
         """A permit of cost 1 that is entered already, where the fast lane is open; else None."""
         window = self._lane.get(key)
-        if window is None or not window.join(now := self._time(), self._lane_limit):
-            return None
-        permit = self.acquire(key)
-        permit._at = now
-        self._entered += 1
-        return permit
+        if window is not None:  # as in `Permit.__aenter__`
+            now = self._time()
+            if now < window.closes:
+                total = window.total + 1
+                if total <= self._lane_limit:
+                    permit = self.acquire(key)
+                    window.total = total
+                    window.last = permit._at = now
+                    self._entered += 1
+                    return permit
+        return None
 
     def _quota(self, permit: Permit) -> Quota:
         limits = self._admission.limits_of(permit._own_limit, strict=False)

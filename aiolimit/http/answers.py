@@ -1,7 +1,7 @@
 """What one limiter says in HTTP, ready for any framework: its fields, and its refusals."""
 
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -17,6 +17,10 @@ __all__ = ["Answers", "Refusal"]
 
 _KEPT: Final = 1024  # refusals, each a kilobyte or so
 _TYPE: Final = (b"content-type", b"application/problem+json")
+
+
+# Limits, windows, quota, period, and the fields as far as they are always the same.
+_Short = tuple[Limits, Mapping[Hashable, object], float, float, tuple[bytes, bytes], bytes]
 
 
 class Refusal(NamedTuple):
@@ -39,21 +43,25 @@ class Answers:
         "_known",
         "_limiter",
         "_limits",
+        "_queues",
         "_refusals",
         "_short",
         "_standings",
         "_store",
+        "_time",
     )
 
     def __init__(self, limiter: Limiter, headers: Dialect) -> None:
         self._headers: Dialect = fields.check_dialect(headers)
         self._limiter = limiter
         self._admission = limiter._admission
+        self._queues = limiter._admission.queues
         self._standings = limiter._admission.standings
+        self._time = limiter._admission.time
         self._store = limiter._store
         self._limits: Limits | None = None
         self._known: Sequence[Policy | None] = ()
-        self._short: tuple[float, float, tuple[bytes, bytes], bytes] | None = None
+        self._short: _Short | None = None
         self._refusals: dict[tuple[object, ...], Refusal] = {}
 
     def onto(
@@ -65,19 +73,16 @@ class Answers:
         """The headers of a response to a call with that key and limit, with the fields added."""
         if type(headers) is not list:
             headers = list(headers)
-        admission = self._admission
-        limits = admission.queues.limits
-        if limit is not None:
-            limits = admission.limits_of(limit, strict=False)
-        elif limits is self._limits and self._short is not None and admission.restrictions is None:
+        short = self._short
+        if limit is None and short is not None and self._queues.limits is short[0]:
             # One rate, in the draft's words: each response has it, so this is written out. What
             # follows comes to the same; `Window.left` says what happens here.
-            window = self._store.entries.get(key)
-            if type(window) is Window:
-                quota, period, policy, head = self._short
+            _, entries, quota, period, policy, head = short
+            window = entries.get(key)
+            if type(window) is Window and self._admission.restrictions is None:
                 left = quota - window.total
                 oldest = window.last if window.older is None else window.older[window.first]
-                more = oldest + period - admission.time()
+                more = oldest + period - self._time()
                 if 0 < left < quota and more > 0 and 1e-9 < more % 1.0 < 1 - 1e-9:
                     for name, _ in headers:
                         if name in SPOKEN:
@@ -85,7 +90,11 @@ class Answers:
                     else:
                         told = LIMIT, b"%b%d;t=%d" % (head, left, more + 1)
                         return [*headers, policy, told]
-        standing = self._standings.left(key, limits, admission.time())
+        admission = self._admission
+        limits = self._queues.limits
+        if limit is not None:
+            limits = admission.limits_of(limit, strict=False)
+        standing = self._standings.left(key, limits, self._time())
         return fields.merged(headers, self._pairs(limits, standing, fields.asked(headers)))
 
     def refusal(self, refused: RateLimited) -> Refusal:
@@ -160,7 +169,8 @@ class Answers:
             is_small = only is not None and only.quota < fields.LARGEST
             if self._headers == "draft-11" and is_plain and is_small and only is not None:
                 rate = self._store.rates[0]
-                self._short = rate.limit, rate.per, (fields.POLICY, only.item), only.head
+                policy = fields.POLICY, only.item
+                self._short = limits, self._store.entries, rate.limit, rate.per, policy, only.head
         return self._known
 
     def _pairs(self, limits: Limits, standing: Standing, after: int | None) -> Pairs:
