@@ -83,19 +83,23 @@ class Standings:
             return None
         entry = self._store.entries.get(key)
         rates = self._store.rates
-        if any(rate.limit < 1 for rate in rates):
-            return None  # nothing will ever pass: that takes an error to tell
         if isinstance(entry, Window):
             rate = rates[0]
-            left = entry.left(now, rate.limit, rate.per)
-            return (entry.wait(1, now, rate.limit, rate.per), [left]) if left[0] < 1 else None
-        if entry is None or entry.pacer is not None:
-            return None
-        standing, wait = [], 0.0
+            limit, period = rate.limit, rate.per
+            left, more = entry.left(now, limit, period)
+            if left >= 1 or limit < 1:
+                return None
+            freed = entry.total if entry.older is None else entry.older[entry.first + 1]
+            wait = more if limit - entry.total + freed >= 1 else entry.wait(1, now, limit, period)
+            return wait, [(left, more)]
+        if entry is None or entry.pacer is not None or any(rate.limit < 1 for rate in rates):
+            return None  # where nothing will ever pass, it takes an error to tell
+        standing: list[tuple[float, float]] = []
+        wait = 0.0
         for rate, window in zip(rates, entry.windows, strict=True):
-            left = window.left(now, rate.limit, rate.per)
-            standing.append(left)
-            if left[0] < 1:
+            state = window.left(now, rate.limit, rate.per)
+            standing.append(state)
+            if state[0] < 1:
                 wait = max(wait, window.wait(1, now, rate.limit, rate.per))
         return (wait, standing) if wait else None
 

@@ -19,8 +19,11 @@ _PACKAGES: Final = (
     "aiolimit-core",
     "aiolimiter",
     "asynciolimiter",
+    "fastapi",
+    "fastapi-limiter",
     "limits",
     "pyrate-limiter",
+    "slowapi",
     "throttled-py",
 )
 
@@ -78,7 +81,12 @@ Rows without a target are there for comparison, so that nothing hides behind a c
   turns.
 - **Middleware**: a pure ASGI application that answers at once, called with the scope of a real
   request (11 headers, 100 client addresses), with the middleware and without, in turns. No
-  socket, no server.
+  socket, no server. A request that is refused does not reach the application, so what is added to
+  it has the application's own time taken off. The fields that tell what is left are on every
+  response.
+- **A FastAPI service** has one route with a parameter; `slowapi` is its decorator, with its headers,
+  `fastapi-limiter` its dependency, which has none, and one bucket for all keys. What is refused
+  before the route saves the route's time.
 - **Import**: in fresh processes, in turns, with compiled files in place; the time of the import
   alone, without that of starting Python.
 

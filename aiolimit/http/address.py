@@ -53,10 +53,11 @@ def peer(scope: Mapping[str, Any]) -> str:
     callers share the key `NO_PEER`, and the log says so once: give a `key` function there.
     """
     client = scope.get("client")
-    if not client or not client[0]:
-        return nobody()
-    host: str = client[0]
-    return grouped(host) if ":" in host else host
+    if client:
+        host: str = client[0]
+        if host:
+            return grouped(host) if ":" in host else host
+    return nobody()
 
 
 def grouped(host: str, ipv6_prefix: int = _PREFIX) -> str:

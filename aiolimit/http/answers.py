@@ -7,7 +7,15 @@ from typing import Final, NamedTuple
 
 from aiolimit.errors import Overloaded, RateLimited
 from aiolimit.http import fields
-from aiolimit.http.fields import LIMIT, SPOKEN, Dialect, Pairs, Policy, Standing
+from aiolimit.http.fields import (
+    LIMIT,
+    SPOKEN,
+    Dialect,
+    Pairs,
+    Policy,
+    Standing,
+    retry_after,
+)
 from aiolimit.limiter import Limiter
 from aiolimit.memory import Limits
 from aiolimit.rate import UNLIMITED, Limit
@@ -100,7 +108,7 @@ class Answers:
     def refusal(self, refused: RateLimited) -> Refusal:
         """The response to a call that was refused."""
         if isinstance(refused, Overloaded):
-            return _overloaded(fields.retry_after(refused.retry_after))
+            return _overloaded(retry_after(refused.retry_after))
         headers = _raw(fields.refusal_headers(refused, self._headers))
         if self._headers == "legacy":
             limits = tuple(
@@ -133,10 +141,11 @@ class Answers:
         which: tuple[object, ...]
         if len(standing) == 1:
             left, more = standing[0]
-            which = fields.retry_after(wait), int(left), fields.retry_after(more)
+            after = retry_after(wait)
+            which = after, int(left), after if more == wait else retry_after(more)
         else:
-            after = fields.retry_after
-            which = after(wait), *((int(left), after(more)) for left, more in standing)
+            told = ((int(left), retry_after(more)) for left, more in standing)
+            which = retry_after(wait), *told
         answer = self._refusals.get(which)
         if answer is None:
             if len(self._refusals) >= _KEPT:
@@ -147,7 +156,7 @@ class Answers:
     def _refused(
         self, wait: float, limits: Limits, standing: Sequence[tuple[float, float]]
     ) -> Refusal:
-        after = fields.retry_after(wait)
+        after = retry_after(wait)
         violated = tuple(
             policy.name
             for policy, (left, _) in zip(self._policies(limits), standing, strict=True)

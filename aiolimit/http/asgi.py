@@ -120,12 +120,13 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request or websocket pass to the application, or refuse it."""
         kind = scope["type"]
-        if kind == "lifespan" and self._rule.limiter.load is not None:
-            await run_with(self._rule.limiter.load, self.app, scope, receive, send)
+        if kind != "http" and kind != "websocket":
+            if kind == "lifespan" and self._rule.limiter.load is not None:
+                await run_with(self._rule.limiter.load, self.app, scope, receive, send)
+            else:
+                await self.app(scope, receive, send)
             return
-        if (kind != "http" and kind != "websocket") or (
-            self._has_exempt and await self._rule.is_exempt(scope, scope["path"])
-        ):
+        if self._has_exempt and await self._rule.is_exempt(scope, scope["path"]):
             await self.app(scope, receive, send)
             return
         limit: Limits = None
@@ -135,9 +136,8 @@ class RateLimitMiddleware:
             if type(key) is not str and isawaitable(key):
                 key = await key
             permit = self._enter_at_once(key)
-            if permit is not None:
-                is_in = True
-            else:
+            is_in = permit is not None
+            if permit is None:
                 refusal = self._refuse_at_once(key)
                 if refusal is not None:
                     await _send(refusal, scope, receive, send)

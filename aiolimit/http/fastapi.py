@@ -193,6 +193,9 @@ def _of_scope(key: Any) -> Any:
 
 def _fields(calls: list[_Call]) -> Pairs:
     """The fields of all limits that a request was under; of one limiter's those with least left."""
+    if len(calls) == 1:
+        answers, key, limit, _ = calls[0]
+        return answers.onto([], key, limit)
     found: dict[int, tuple[float, Pairs]] = {}
     for answers, key, limit, permit in calls:
         pairs = answers.onto((), key, limit)

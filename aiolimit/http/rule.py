@@ -111,9 +111,15 @@ class Rule(Generic[R]):
 
     async def ask(self, request: R) -> Call:
         """The call that the request makes, to be entered."""
-        key = await told(self.key, request)
-        cost = await told(self.cost, request)
-        limit = await told(self.limit, request)
+        key = self.key(request)
+        if type(key) is not str and isawaitable(key):
+            key = await key
+        cost: Any = self.cost
+        limit: Any = self.limit
+        if callable(cost):
+            cost = await told(cost, request)
+        if limit is not None:
+            limit = await told(limit, request)
         return Call(key, limit, self.limiter.acquire(key, cost, self.max_wait, limit))
 
     async def own_response(self, request: R, refused: RateLimited) -> Any:
