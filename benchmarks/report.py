@@ -84,9 +84,9 @@ Rows without a target are there for comparison, so that nothing hides behind a c
   socket, no server. A request that is refused does not reach the application, so what is added to
   it has the application's own time taken off. The fields that tell what is left are on every
   response.
-- **A FastAPI service** has one route with a parameter; `slowapi` is its decorator, with its headers,
-  `fastapi-limiter` its dependency, which has none, and one bucket for all keys. What is refused
-  before the route saves the route's time.
+- **A FastAPI service** has one route with a parameter. `slowapi` is its decorator, with its
+  headers; `fastapi-limiter` its dependency, which has none, and one bucket for all keys. What is
+  refused before the route saves the route's time.
 - **Import**: in fresh processes, in turns, with compiled files in place; the time of the import
   alone, without that of starting Python.
 
