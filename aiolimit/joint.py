@@ -46,19 +46,19 @@ class _Joint:
     def __init__(self) -> None:
         self.places: list[tuple[Queues, Waiter]] = []
 
-    def wait(self, now: float) -> float:
+    def wait(self) -> float:
         """Seconds until every limiter has room; infinite while it is not first in every line."""
         longest = 0.0
         for queues, waiter in self.places:
             if waiter.queue.first() is not waiter:
                 return inf
-            longest = max(longest, queues.wait_for(waiter, now))
+            longest = max(longest, queues.wait_for(waiter))
         return longest
 
-    def grant(self, now: float) -> None:
+    def grant(self) -> None:
         """Charge them all, and let it go."""
         for queues, waiter in self.places:
-            queues.take_for(waiter, now)
+            queues.take_for(waiter)
             queues.serve_soon(waiter.queue.key)
         self.places[0][1].future.set_result(None)
 

@@ -34,11 +34,11 @@ def more_generous(one: Limits, other: Limits) -> Limits:
 class Joint(Protocol):
     """A call that waits in the lines of several limiters: see `joint.py`."""
 
-    def wait(self, now: float) -> float:
+    def wait(self) -> float:
         """Seconds until all of them let it pass; infinite while it is not first in every line."""
         ...
 
-    def grant(self, now: float) -> None:
+    def grant(self) -> None:
         """Let it pass."""
         ...
 

@@ -178,12 +178,12 @@ class Queues:
                 if self._hold(self._gate, waiter, now):
                     break
             if waiter.joint is not None:
-                wait = waiter.joint.wait(now)
+                wait = waiter.joint.wait()
                 queue.elsewhere = wait == inf
                 if not wait:
-                    waiter.joint.grant(now)
+                    waiter.joint.grant()
                     continue
-            elif not (wait := self.take_for(waiter, now)):
+            elif not (wait := self.take_for(waiter)):
                 waiter.future.set_result(None)
                 continue
             if wait < inf and now + wait > waiter.deadline + GRACE:
@@ -209,12 +209,12 @@ class Queues:
         else:
             self._drop(queue)
 
-    def take_for(self, waiter: Waiter, now: float) -> float:
+    def take_for(self, waiter: Waiter) -> float:
         """Charge what the first of a queue asks for, and let it leave the queue.
 
         Returns 0, or the seconds until it could be, if it could not.
         """
-        queue, limits = waiter.queue, self.limits_of(waiter)
+        queue, limits, now = waiter.queue, self.limits_of(waiter), self._time()
         granted, wait = self.store.take(queue.key, waiter.cost, waiter.cost, limits, now)
         if not granted:
             return wait
@@ -225,10 +225,10 @@ class Queues:
         waiter.layout = self.store.layout if None in limits else None
         return 0.0
 
-    def wait_for(self, waiter: Waiter, now: float) -> float:
+    def wait_for(self, waiter: Waiter) -> float:
         """Seconds until what the first of a queue asks for could be charged."""
         limits = self.limits_of(waiter)
-        return self.store.take(waiter.queue.key, 0, waiter.cost, limits, now)[1]
+        return self.store.take(waiter.queue.key, 0, waiter.cost, limits, self._time())[1]
 
     def serve_soon(self, home: Hashable) -> None:
         """Serve a queue in the next iteration of the loop: it lost somebody in another's turn."""
