@@ -52,13 +52,13 @@ class _Joint:
         for queues, waiter in self.places:
             if waiter.queue.first() is not waiter:
                 return inf
-            longest = max(longest, queues.wait_for(waiter))
+            longest = max(longest, queues.wait_for(waiter, queues.time()))
         return longest
 
     def grant(self) -> None:
         """Charge them all, and let it go."""
         for queues, waiter in self.places:
-            queues.take_for(waiter)
+            queues.take_for(waiter, queues.time())
             queues.serve_soon(waiter.queue.key)
         self.places[0][1].future.set_result(None)
 

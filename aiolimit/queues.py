@@ -60,7 +60,7 @@ class Queues:
         self._name = name
         self.store = store
         self._clock = clock
-        self._time = time
+        self.time = time
         self._refuse = refuse
         self._on_change = on_change
         self._gate = gate
@@ -121,7 +121,7 @@ class Queues:
             else:
                 self.cancelled += 1
                 limits = self.limits_of(waiter)
-                now = self._time()
+                now = self.time()
                 if self._gate is not None:
                     self._gate.undo(waiter.cohort, now)
                 self.store.give_back(
@@ -161,7 +161,7 @@ class Queues:
         queue = self.by_key.get(home)
         if queue is None:
             return
-        now = self._time()
+        now = self.time()
         held, queue.held, queue.elsewhere = queue.held, None, False
         queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
         for _ in range(_AT_ONCE):
@@ -183,7 +183,7 @@ class Queues:
                 if not wait:
                     waiter.joint.grant()
                     continue
-            elif not (wait := self.take_for(waiter)):
+            elif not (wait := self.take_for(waiter, now)):
                 waiter.future.set_result(None)
                 continue
             if wait < inf and now + wait > waiter.deadline + GRACE:
@@ -209,12 +209,12 @@ class Queues:
         else:
             self._drop(queue)
 
-    def take_for(self, waiter: Waiter) -> float:
+    def take_for(self, waiter: Waiter, now: float) -> float:
         """Charge what the first of a queue asks for, and let it leave the queue.
 
         Returns 0, or the seconds until it could be, if it could not.
         """
-        queue, limits, now = waiter.queue, self.limits_of(waiter), self._time()
+        queue, limits = waiter.queue, self.limits_of(waiter)
         granted, wait = self.store.take(queue.key, waiter.cost, waiter.cost, limits, now)
         if not granted:
             return wait
@@ -225,10 +225,10 @@ class Queues:
         waiter.layout = self.store.layout if None in limits else None
         return 0.0
 
-    def wait_for(self, waiter: Waiter) -> float:
+    def wait_for(self, waiter: Waiter, now: float) -> float:
         """Seconds until what the first of a queue asks for could be charged."""
         limits = self.limits_of(waiter)
-        return self.store.take(waiter.queue.key, 0, waiter.cost, limits, self._time())[1]
+        return self.store.take(waiter.queue.key, 0, waiter.cost, limits, now)[1]
 
     def serve_soon(self, home: Hashable) -> None:
         """Serve a queue in the next iteration of the loop: it lost somebody in another's turn."""
@@ -251,7 +251,7 @@ class Queues:
     ) -> None:
         """Fail those of the first `most` who can never pass, or not in time any more."""
         queue = self.by_key[home]
-        now = self._time()
+        now = self.time()
         ahead: float = 0
         for waiter in islice(queue.waiters(), most):
             if waiter.future.done():
@@ -326,7 +326,7 @@ class Queues:
     def _drop(self, queue: Queue) -> None:
         queue.sleep()
         if self.by_key.get(queue.key) is queue:
-            self.on_empty(queue.key, self._time())
+            self.on_empty(queue.key, self.time())
             del self.by_key[queue.key]
             self._on_change()
 
