@@ -296,9 +296,12 @@ class Queues:
             loop = None
         old = self.loop
         if loop is not old and old is not None and old.is_running():
+            advice = "make one limiter for each loop, or call it from its own loop only"
+            if loop is None:
+                advice = "call it from `async def`, and not from a thread"
             raise RuntimeError(
                 f"limiter {self._name!r} is in use on another event loop, which is still running; "
-                "make one limiter for each loop, or call it from its own loop only"
+                f"{advice}"
             )
         if to_serve and loop is None and self.waiting and old is not None and not old.is_closed():
             raise RuntimeError(

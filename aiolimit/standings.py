@@ -133,9 +133,11 @@ class Standings:
             why = f"cost {cost:g} for {shown(key)} is above {above} and can never pass"
         else:
             left = f"{look.remaining:g} of {limit:g} left"
+            if look.binding == "hold":
+                left = "a server has asked to wait"
             why = f"no room for cost {cost:g} for {shown(key)}: {left}; retry after {wait:.3g} s"
             if reason == "timeout":
-                why = f"{shown(key)} would wait {wait:.3g} s, longer than max_wait; {left}"
+                why = f"{shown(key)} would wait {wait:.3g} s, longer than it may; {left}"
             elif reason == "queue_full":
                 why = f"max_waiters={self._max_waiters} wait already; retry after {wait:.3g} s"
         return error(

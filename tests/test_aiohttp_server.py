@@ -289,3 +289,10 @@ async def test_two_limits_on_one_application_tell_each_their_own() -> None:
                 '"third";r=5;t=60, "user-min";r=1;t=60, "user-h";r=49;t=3600'
             )
     await runner.cleanup()
+
+
+def test_one_limiter_is_set_up_once() -> None:
+    app, limiter = web.Application(), Limiter("1/s")
+    setup(app, limiter)
+    with pytest.raises(ValueError, match="set up on this application already"):
+        setup(app, limiter)

@@ -749,3 +749,9 @@ async def test_a_response_of_ones_own_may_have_lazy_headers() -> None:
 
     start = (await call(RateLimitMiddleware(works, Limiter("0/s"), on_refuse=mine)))[0]
     assert fields(start, "x-mine") == "1"
+
+
+@pytest.mark.parametrize("path", ["health", "/schema/*"])
+def test_a_path_that_could_never_match(path: str) -> None:
+    with pytest.raises(ValueError, match="exempt takes whole paths"):
+        RateLimitMiddleware(works, Limiter("1/s"), exempt=[path])

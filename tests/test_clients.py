@@ -171,6 +171,17 @@ async def test_a_refusal_that_lasts_too_long_is_handed_on_and_the_rest_told_unti
 
 
 @with_each_client
+async def test_who_is_held_up_is_told_by_whom(kind: str) -> None:
+    async with (
+        server((429, {"retry-after": "60"})) as there,
+        client(kind, Limiter("100/s"), timeout=5) as ask,
+    ):
+        await ask(there.address)
+        with pytest.raises(RateLimited, match="would wait 6. s, longer than it may; a server has"):
+            await ask(there.address)
+
+
+@with_each_client
 async def test_nobody_is_locked_out_for_longer_than_the_cap(kind: str) -> None:
     async with (
         server((429, {"retry-after": "86400"})) as there,

@@ -419,3 +419,14 @@ def test_a_usual_handler_shows_no_key() -> None:
         return JSONResponse({"detail": error.detail}, error.status_code)
 
     assert "secret" not in TestClient(app).get("/data").text
+
+
+def test_a_route_that_runs_in_a_thread_is_told_so() -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    def settle(permit: Annotated[Permit, Depends(RateLimit(Limiter("9/min")))]) -> None:
+        permit.adjust(3)
+
+    with pytest.raises(RuntimeError, match="call it from `async def`, and not from a thread"):
+        TestClient(app).get("/")

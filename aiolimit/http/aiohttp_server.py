@@ -108,6 +108,8 @@ def setup(
         on_refuse=on_refuse,
     )
 
+    if any(getattr(other, "limiter", None) is limiter for other in app.middlewares):
+        raise ValueError(f"{limiter!r} is set up on this application already")
     # A key of its own, as there may be another limit on this application, or on one above it.
     own_call = _key(f"aiolimit.call.{id(rule)}", tuple)
 
@@ -138,6 +140,7 @@ def setup(
                 if name in NAMES:
                     response.headers[name.decode()] = value.decode()
 
+    decide.limiter = limiter  # type: ignore[attr-defined]
     app.middlewares.append(decide)
     app.on_response_prepare.append(tell)
     if limiter.load is not None:

@@ -9,4 +9,5 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+#: Frameworks have types of their own for the three, which are these by another name.
+App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]

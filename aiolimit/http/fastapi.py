@@ -110,10 +110,11 @@ class RateLimit:
         self,
         limiter: Limiter,
         *,
-        key: Told[HTTPConnection, Hashable] | ClientAddress | None = None,
-        cost: float | Told[HTTPConnection, float] = 1,
-        limit: Told[HTTPConnection, Limits] | None = None,
-        exempt: Exempt[HTTPConnection] = None,
+        # Functions of an HTTPConnection; most are written for its kind, a Request.
+        key: Told[Any, Hashable] | ClientAddress | None = None,
+        cost: float | Told[Any, float] = 1,
+        limit: Told[Any, Limits] | None = None,
+        exempt: Exempt[Any] = None,
         max_wait: float | None = 0,
         headers: Dialect = "draft-11",
     ) -> None:

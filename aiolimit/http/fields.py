@@ -266,12 +266,15 @@ def refusal_body(refused: RateLimited) -> bytes:
 @lru_cache(maxsize=1024)
 def quota_body(violated: tuple[str, ...], after: int | None) -> bytes:
     """The problem "quota-exceeded"."""
-    again = "it can never pass" if after is None else f"try again in {after} s"
+    names = ", ".join(violated)
+    detail = f"{names}: no quota is left for this request; try again in {after} s"
+    if after is None:
+        detail = f"{names}: this request costs more than the limit, so it can never pass"
     return _problem(
         "quota-exceeded",
         "Request cannot be satisfied as assigned quota has been exceeded",
         429,
-        f"{', '.join(violated)}: no quota is left for this request; {again}",
+        detail,
         violated,
         after,
     )

@@ -140,4 +140,7 @@ def _exempt(exempt: Any) -> tuple[frozenset[str], tuple[Callable[[Any], Any], ..
     if not is_many or not all(isinstance(one, str) or callable(one) for one in exempt):
         raise TypeError(f"exempt must be paths or functions of the request, not {exempt!r}")
     paths = frozenset(one for one in exempt if isinstance(one, str))
+    for path in paths:
+        if not path.startswith("/") or "*" in path:
+            raise ValueError(f"exempt takes whole paths, such as '/health', not {path!r}")
     return paths, tuple(one for one in exempt if not isinstance(one, str))
