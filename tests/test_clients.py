@@ -177,7 +177,7 @@ async def test_who_is_held_up_is_told_by_whom(kind: str) -> None:
         client(kind, Limiter("100/s"), timeout=5) as ask,
     ):
         await ask(there.address)
-        with pytest.raises(RateLimited, match="would wait 6. s, longer than it may; a server has"):
+        with pytest.raises(RateLimited, match=r"would wait .*, longer than it may; a server has"):
             await ask(there.address)
 
 
