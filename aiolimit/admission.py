@@ -20,7 +20,7 @@ from aiolimit.permit import ASKED, UNUSUAL, Permit
 from aiolimit.queue import GRACE, Waiter
 from aiolimit.queues import Queues
 from aiolimit.ramps import Ramps
-from aiolimit.rate import UNLIMITED, Limit
+from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.restrictions import Restrictions
 from aiolimit.standings import Standings
 from aiolimit.sweeper import Sweeper
@@ -273,11 +273,12 @@ class Admission:
         if cost == 0 or (limits[0] is None and not any(limit is not None for limit in limits)):
             return home, None
         queue = self.queues.by_key.get(home)
-        if queue is not None and queue.due <= now and not queue.goes_on and queues.is_running():
+        late = queue is not None and (not queue or (queue.due <= now and not queue.goes_on))
+        if late and queues.is_running():
             queues.serve(home)  # the timer is late; those who wait come first all the same
             queue = self.queues.by_key.get(home)
         if queue is not None:
-            return home, 0.0 if queue.is_stuck else queue.due - now
+            return home, queue.due_at(now) - now
         granted, wait = self._quota.take(home, 0 if only_ask else cost, cost, limits, now)
         return home, None if granted or (only_ask and not wait) else wait
 
@@ -309,15 +310,15 @@ class Admission:
             )
         return tuple(None if one is UNLIMITED else check_limit(one) for one in given)
 
-    def left_of_its_own(self, key: Hashable) -> tuple[float, float]:
-        """What the limiter itself would let pass now, whatever was said of the key from outside.
-
-        Returns the least cost that is left under any of the rates, and the seconds until there is
-        more of it.
-        """
+    def left_of_its_own(self, key: Hashable) -> list[tuple[Rate, float]]:
+        """What is left of each rate, whatever was said of the key from outside."""
         now = self.time()
-        looks = (self.ramps or self.store).look(self.home(key, now), 0, self.queues.limits, now)
-        return min((look.remaining, look.more_after) for look in looks if look is not None)
+        left = self.store.left(self.home(key, now), self.queues.limits, now)
+        return [
+            (rate, state[0])
+            for rate, state in zip(self.store.rates, left, strict=True)
+            if state is not None
+        ]
 
     def _reconsider(self, home: Hashable) -> None:
         """Something else holds for a key: tell who comes too late now, let in who may go."""

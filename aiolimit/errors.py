@@ -1,6 +1,6 @@
 """What a call raises when it may not pass. All are `RateLimited`: one `except` is enough."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -74,10 +74,10 @@ class RateLimited(Exception):
         retry_after: float | None,
         reset_after: float,
         reason: Reason = "quota",
-        quotas: tuple[Quota, ...] = (),
+        quotas: tuple[Quota, ...] | Callable[[], tuple[Quota, ...]] = (),
     ) -> None:
         super().__init__(message)
-        self.quotas = quotas
+        self._quotas = quotas
         self.limiter = limiter
         self.key = key
         self.rate = rate
@@ -86,6 +86,13 @@ class RateLimited(Exception):
         self.retry_after = retry_after
         self.reset_after = reset_after
         self.reason = reason
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """See above. Most who are refused never look at it, so it waits for a reader."""
+        if callable(self._quotas):
+            self._quotas = self._quotas()
+        return self._quotas
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions cross process pools; the default would forget the keywords.
@@ -135,7 +142,7 @@ class Overloaded(RateLimited):
         self.retry_after = retry_after
         self.reset_after = retry_after if reset_after is None else reset_after
         self.reason = reason
-        self.quotas = quotas
+        self._quotas = quotas
         self.binding = binding
 
     def __str__(self) -> str:

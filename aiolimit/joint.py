@@ -57,16 +57,47 @@ class _Joint:
 
     def grant(self) -> None:
         """Charge them all, and let it go."""
-        for queues, waiter in self.places:
-            queues.take_for(waiter, queues.time())
-            queues.serve_soon(waiter.queue.key)
-        self.places[0][1].future.set_result(None)
+        future = self.places[0][1].future
+        try:
+            for queues, waiter in self.places:
+                queues.take_for(waiter, queues.time())
+                queues.serve_soon(waiter.queue.key)
+        except Exception as error:
+            future.set_exception(error)  # a key's own methods; what was charged is given back
+            raise
+        future.set_result(None)
 
     def leave(self, waiter: Waiter) -> None:
         """It has lost one place, and with it all others."""
         for queues, other in self.places:
             if other is not waiter:
                 queues.drop_out(other)
+
+    def tell(self, wait: float) -> None:
+        """Tell the lines in which it is first when it may go, at the least."""
+        if wait == inf:
+            wait = max(self._waits())
+        for queues, waiter in self.places:
+            if waiter.queue.first() is waiter:
+                waiter.queue.elsewhere = True
+                waiter.queue.expected = queues.time() + wait
+
+    def fail(self) -> None:
+        """Refuse it, for the limiter that it waits for longest."""
+        waits = self._waits()
+        queues, waiter = self.places[waits.index(max(waits))]
+        queues.refuse_now(waiter)
+
+    def _waits(self) -> list[float]:
+        """Seconds that it waits for each limiter, at the least."""
+        waits = []
+        for queues, waiter in self.places:
+            now, limits = queues.time(), queues.limits_of(waiter)
+            wait = queues.wait_for(waiter, now)
+            if waiter.queue.first() is not waiter:
+                wait = max(wait, queues.behind(waiter.queue, waiter.cost, limits, now))
+            waits.append(wait)
+        return waits
 
 
 async def acquire_together(permits: Sequence[Permit]) -> None:
@@ -90,15 +121,18 @@ async def acquire_together(permits: Sequence[Permit]) -> None:
                 part.permit._home = home
             _let_in(part, now, 0.0)
         return
+    line = [part for part in parts if not part.is_free]
+    for part, wait in zip(parts, waits, strict=True):
+        if wait is None and not part.is_free:
+            _check_turn(part, part.admission.time(), 0.0)  # it waits there, too
     joint = _Joint()
     future = asyncio.get_running_loop().create_future()
-    line = [part for part in parts if not part.is_free]
     asked = [part.admission.time() for part in line]
-    for part, now in zip(line, asked, strict=True):
-        _take_place(part, joint, future, now)
-    for queues, waiter in joint.places:
-        queues.serve(waiter.queue.key)
     try:
+        for part, now in zip(line, asked, strict=True):
+            _take_place(part, joint, future, now)
+        for queues, waiter in joint.places:
+            queues.serve(waiter.queue.key)
         await future
     except BaseException:
         for queues, waiter in joint.places:
@@ -116,10 +150,16 @@ async def acquire_together(permits: Sequence[Permit]) -> None:
 def _ask(part: _Part) -> float | None:
     """Seconds it would have to wait for one limiter, None if it would not; or refuses it."""
     now, key = part.admission.time(), part.permit.key
-    home, wait = part.admission.take(key, part.cost, part.limits, now, only_ask=True)
+    _, wait = part.admission.take(key, part.cost, part.limits, now, only_ask=True)
     if wait is not None:
-        part.admission.check_turn(key, home, part.cost, part.limits, wait, part.max_wait, now)
+        _check_turn(part, now, wait)
     return wait
+
+
+def _check_turn(part: _Part, now: float, wait: float) -> None:
+    key = part.permit.key
+    home = part.admission.home(key, now)
+    part.admission.check_turn(key, home, part.cost, part.limits, wait, part.max_wait, now)
 
 
 def _take_place(part: _Part, joint: _Joint, future: asyncio.Future[None], now: float) -> None:

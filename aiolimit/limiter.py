@@ -228,10 +228,9 @@ class Limiter:
     def hold(self, key: Hashable = "", *, seconds: float) -> None:
         """Let nobody of a key pass for so many seconds, as a server has asked with `Retry-After`.
 
-        A hold is only ever extended. Who waits stays in line, and who cannot make its `max_wait`
-        any more fails at once; afterwards calls leave at the pace of the fastest rate, for a
-        period of it or as long as the hold, a minute at most. Raises `ValueError` or `TypeError`
-        for seconds that are not a finite number from 0 up.
+        A hold is only ever extended. Who waits stays in line, or fails at once if its `max_wait`
+        cannot be met; afterwards calls leave at the pace of the fastest rate, for a period of it
+        or as long as the hold, a minute at most. Raises `ValueError` or `TypeError` as usual.
         """
         seconds = check_cost(seconds, "seconds")
         self._admission.restricted().hold(key, seconds)
@@ -250,8 +249,7 @@ class Limiter:
         refill: cost a second that comes back evenly meanwhile, as with a token bucket.
 
         It never lets more pass than the limiter does. What is said again under the same name takes
-        the place of what was said before. Raises `ValueError` or `TypeError` for what is not a
-        finite number from 0 up.
+        the place of what was said before. Raises `ValueError` or `TypeError` as usual.
         """
         remaining, refill = check_cost(remaining, "remaining"), check_cost(refill, "refill")
         seconds = check_cost(seconds, "seconds")

@@ -46,6 +46,14 @@ class Joint(Protocol):
         """It has lost its place in one line, and with it all others."""
         ...
 
+    def tell(self, wait: float) -> None:
+        """Tell the lines in which it is first when it may go."""
+        ...
+
+    def fail(self) -> None:
+        """Refuse it, for the limiter that it waits for longest."""
+        ...
+
 
 class Waiter:
     """One caller who waits."""
@@ -106,6 +114,7 @@ class Queue:
         "cost",
         "due",
         "elsewhere",
+        "expected",
         "goes_on",
         "held",
         "key",
@@ -118,7 +127,9 @@ class Queue:
         self.due = inf  # when the first can go
         self.most: Limits | None = None  # the most generous limits that callers brought along
         self.held: Obstacle | None = None  # why the load controller holds up the first
-        self.elsewhere = False  # whether the first, which is a joint call, is not first elsewhere
+        # Whether the first is a joint call that another line's timer lets in; when at the least.
+        self.elsewhere = False
+        self.expected = -inf
         self.goes_on = False  # whether more may go now, and wait for the loop to come round
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._deadlines: list[tuple[float, int, Waiter]] = []
@@ -128,10 +139,11 @@ class Queue:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether something else than the quota says when the first can go: `due` does not."""
-        return self.held is not None or self.elsewhere
+    def due_at(self, now: float) -> float:
+        """When the first can go, as far as is known: something else than the quota may say."""
+        if self.held is not None:
+            return now
+        return max(now, self.expected) if self.elsewhere else self.due
 
     def first(self) -> Waiter | None:
         """Who is next."""

@@ -52,6 +52,7 @@ class Queues:
         gate: Gate | None,
     ) -> None:
         self.by_key: dict[Hashable, Queue] = {}
+        self._soon: set[Hashable] = set()  # those that are served in the next iteration
         self.waiting = 0
         self.cancelled = 0
         self.limits: Limits = ()
@@ -140,7 +141,7 @@ class Queues:
         at hand: so nobody is refused who would have passed, and where costs are mixed a caller
         may learn only later, at its deadline at the latest, that it is not its turn.
         """
-        due = now if queue.is_stuck else queue.due
+        due = queue.due_at(now)
         return max(self._estimate(queue, queue.cost, cost, limits, now), due - now)
 
     def _estimate(
@@ -179,10 +180,11 @@ class Queues:
                     break
             if waiter.joint is not None:
                 wait = waiter.joint.wait()
-                queue.elsewhere = wait == inf
                 if not wait:
                     waiter.joint.grant()
                     continue
+                waiter.joint.tell(wait)
+                queue.elsewhere = wait == inf
             elif not (wait := self.take_for(waiter, now)):
                 waiter.future.set_result(None)
                 continue
@@ -232,8 +234,15 @@ class Queues:
 
     def serve_soon(self, home: Hashable) -> None:
         """Serve a queue in the next iteration of the loop: it lost somebody in another's turn."""
-        if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon(self.serve, home)
+        if home not in self._soon and self.loop is not None and not self.loop.is_closed():
+            self._soon.add(home)
+            self.loop.call_soon(self._serve_now, home)
+
+    def _serve_now(self, home: Hashable) -> None:
+        self._soon.discard(home)
+        queue = self.by_key.get(home)
+        if queue is None or not queue.goes_on:  # else it is served in the next iteration anyway
+            self.serve(home)
 
     def _hold(self, gate: Gate, waiter: Waiter, now: float) -> bool:
         """Whether the load controller holds up the first of a queue; then it will serve it."""
@@ -316,6 +325,7 @@ class Queues:
                         gone = f"limiter {self._name!r} was taken to another event loop"
                         waiter.future.set_exception(RuntimeError(gone))
             self.by_key.clear()
+            self._soon.clear()
             self._on_change()
             self.loop = loop
             self.on_loop()
@@ -357,6 +367,18 @@ class Queues:
         if waiter.future.done():  # cancelled, and not run since
             self._give_up(waiter)
             return
+        if waiter.joint is not None and reason == "timeout":
+            waiter.joint.fail()
+            return
+        self.refuse_now(waiter, error, reason)
+
+    def refuse_now(
+        self,
+        waiter: Waiter,
+        error: type[RateLimited] = RateLimited,
+        reason: Reason = "timeout",
+    ) -> None:
+        """Refuse one who waits, with this limiter's numbers."""
         made: Exception
         if error is RateLimited and waiter.queue.held is not None:
             error, reason = Overloaded, "overload"

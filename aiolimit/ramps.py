@@ -187,7 +187,7 @@ class Ramps:
         """What there is for the key; what was never asked for has a cold ramp."""
         one = self._keys.get(key)
         if one is None:
-            is_shared = not self.warm_up.per_key or key is OVERFLOW
+            is_shared = not self.warm_up.per_key or key is OVERFLOW or self._is_full()
             one = _Key(self.ramp if is_shared and self._has_begun else Ramp(now))
         return one
 
@@ -198,8 +198,7 @@ class Ramps:
             return one
         one = _Key(self.ramp)
         if self.warm_up.per_key and key is not OVERFLOW:
-            most = self._store.max_keys
-            if most is not None and len(self._keys) >= most:
+            if self._is_full():
                 return one  # ramps outlive windows, so there may be too many of them
             one.ramp = Ramp(now)
         elif self.is_warm or not any(self._paced):
@@ -207,6 +206,10 @@ class Ramps:
         self.on_new_key()
         self._keys[key] = one
         return one
+
+    def _is_full(self) -> bool:
+        most = self._store.max_keys
+        return most is not None and len(self._keys) >= most
 
     def _pace(self, limits: Limits) -> float:
         """Cost a second, at full warmth, of the lowest of the rates that are paced; 0 if none."""

@@ -150,7 +150,7 @@ class Standings:
             retry_after=wait,
             reset_after=look.reset_after,
             reason=reason,
-            quotas=tuple(
+            quotas=lambda: tuple(
                 self._quota_of(found, asked, cost)
                 for found, asked in zip(looks, limits, strict=True)
             ),

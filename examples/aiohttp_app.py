@@ -5,6 +5,7 @@ curl -i -H "X-User: ann" http://127.0.0.1:8080/search
 """
 
 import argparse
+import functools
 
 from aiohttp import web
 
@@ -48,4 +49,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--port", type=int, default=8080)
     options = parser.parse_args()
-    web.run_app(make_app(), host="127.0.0.1", port=options.port)
+    say = functools.partial(print, flush=True)
+    web.run_app(make_app(), host="127.0.0.1", port=options.port, print=say)

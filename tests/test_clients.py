@@ -1,6 +1,7 @@
 """Clients that keep to other people's limits: real ones, against real servers."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -669,7 +670,9 @@ async def test_behind_one_who_waits_for_ever_another_fails_at_once(kind: str) ->
         assert one.statistics().waiting == other.statistics().waiting == 0
 
 
-async def bad_server(said: bytes) -> tuple[asyncio.Server, str, list[float]]:
+async def bad_server(
+    said: bytes, *, closes: bool = False
+) -> tuple[asyncio.Server, str, list[float]]:
     """Says the same to the first who asks, and then nothing more; to all others it is good."""
     times: list[float] = []
 
@@ -681,6 +684,8 @@ async def bad_server(said: bytes) -> tuple[asyncio.Server, str, list[float]]:
                 good = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood"
                 writer.write(said if len(times) == 1 else good)
                 await writer.drain()
+                if closes and len(times) == 1:
+                    break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -883,3 +888,63 @@ async def test_own_service_and_own_client_with_the_same_limit() -> None:
         seconds = time.monotonic() - begun
     assert {answer.status for answer in answers} == {204}
     assert seconds < 3, "of 2.1: not a second more for each window"
+
+
+async def test_what_is_on_its_way_is_counted_in() -> None:
+    """The server has twenty left and answers late; our own limiter has little left itself."""
+    left = 20
+
+    def decide(there: Any, scope: Any) -> tuple[int, dict[str, str]]:
+        now = left - len(there.times)
+        policy = {"ratelimit-policy": '"api";q=100;w=60'}
+        return 200 if now >= 0 else 429, {"ratelimit": f'"api";r={max(0, now)};t=60', **policy}
+
+    async with (
+        server(decide=decide, delay=0.5) as there,
+        client("httpx2", Limiter("20/s", burst=1)) as ask,
+    ):
+        asked = [asyncio.create_task(ask(there.address)) for _ in range(40)]
+        await asyncio.sleep(2.5)
+        assert there.statuses.count(429) == 0
+        assert len(there.times) <= left
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_what_a_user_has_restricted_stays() -> None:
+    limiter = Limiter("100/min")
+    fields = {"x-ratelimit-remaining": "4999", "x-ratelimit-reset": "60"}
+    async with (
+        server(*[(200, fields)] * 9) as there,
+        client("httpx2", limiter, max_wait=0) as ask,
+    ):
+        limiter.restrict("127.0.0.1", remaining=3, seconds=60)
+        for _ in range(3):
+            await ask(there.address)
+        with pytest.raises(RateLimited):
+            await ask(there.address)
+
+
+@pytest.mark.parametrize("kind", ["httpx", "httpx2"])
+@pytest.mark.parametrize("how", ["it breaks off", "it is stopped"])
+async def test_a_body_that_classify_could_not_read_is_no_whole_one(kind: str, how: str) -> None:
+    said = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf"
+    listening, address, _ = await bad_server(said, closes=how == "it breaks off")
+
+    async def classify(response: Any, feedback: Any) -> None:
+        with contextlib.suppress(httpx.HTTPError, httpx2.HTTPError, TimeoutError):
+            async with asyncio.timeout(0.2):
+                await response.aread()
+
+    async with client(kind, Limiter("100/s"), classify=classify) as ask:
+        with pytest.raises(
+            (
+                httpx.ReadError,
+                httpx2.ReadError,
+                httpx.RemoteProtocolError,
+                httpx2.RemoteProtocolError,
+            )
+        ):
+            await ask(address)
+    listening.close()

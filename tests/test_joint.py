@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from aiolimit import CostTooHigh, Limiter, Permit, QueueFull, RateLimited
+from aiolimit import CostTooHigh, Limiter, Permit, QueueFull, RateLimited, WarmUp
 from aiolimit.joint import acquire_together
 from aiolimit.testing import FakeClock
 from tests.oracle import ExactLog
@@ -177,3 +177,119 @@ async def test_never_over_and_nothing_lost_whatever_comes(seed: int) -> None:
                         log.admit(when, cost)
             assert log.worst() <= limiter._store.rates[0].limit
     assert len(went) == outcomes.count(None)
+
+
+# Found by looking for trouble ---------------------------------------------------------------------
+
+
+async def test_it_is_refused_for_the_limiter_that_it_waits_for_longest() -> None:
+    clock = FakeClock()
+    one = Limiter("100/s", name="quick", max_wait=1, clock=clock)
+    other = Limiter("1/min", name="slow", clock=clock)
+    await other.acquire("k")
+    with pytest.raises(RateLimited, match="slow") as caught:
+        await together(one.acquire("k"), other.acquire("k"))
+    assert (clock.time(), caught.value.retry_after) == (0, 60)
+
+
+async def test_plain_callers_behind_it_know_how_long_it_takes() -> None:
+    clock = FakeClock()
+    one, other = Limiter("100/s", clock=clock), Limiter("1/20s", clock=clock)
+    await other.acquire("k")
+    first = asyncio.create_task(together(one.acquire("k"), other.acquire("k")))
+    await clock.settle()
+    for bound in (0, 3):
+        with pytest.raises(RateLimited) as caught:
+            await one.acquire("k", max_wait=bound)
+        assert caught.value.retry_after == 20
+        assert clock.time() == 0
+    assert one.explain("k").retry_after == 20
+    other.update("1/2s")
+    behind = asyncio.create_task(one.acquire("k", max_wait=3).__aenter__())
+    await clock.advance(2)
+    await asyncio.gather(first, behind)
+
+
+async def test_a_line_that_is_empty_holds_up_nobody() -> None:
+    clock = FakeClock()
+    one, other = Limiter("1/10s", clock=clock), Limiter("100/s", clock=clock)
+    await one.acquire("k")
+    first = asyncio.create_task(together(one.acquire("k"), other.acquire("k")))
+    await clock.settle()
+    one.reset()
+    assert other.try_acquire("k")
+    await other.acquire("k", max_wait=0)
+    await first
+
+
+async def test_it_counts_among_the_waiters_of_each() -> None:
+    clock = FakeClock()
+    one, other = Limiter("100/s", max_waiters=0, clock=clock), Limiter("1/10s", clock=clock)
+    await other.acquire("k")
+    with pytest.raises(QueueFull):
+        await together(one.acquire("k"), other.acquire("k"))
+    assert one.statistics().waiting == other.statistics().waiting == 0
+
+
+async def test_with_ramps_for_more_keys_than_are_kept_apart() -> None:
+    clock = FakeClock()
+    warm_up = WarmUp(start=0.2, over=5, per_key=True)
+    one = Limiter("5/500ms", warm_up=warm_up, max_keys=1, clock=clock)
+    other = Limiter("100/s", clock=clock)
+    await one.acquire("another")
+    await clock.advance(10)
+    task = asyncio.create_task(together(one.acquire("k", 2), other.acquire("k")))
+    await clock.advance(30)
+    await task
+
+
+async def test_a_key_that_breaks_in_the_middle_leaves_no_place_behind() -> None:
+    class Odd:
+        broken = 0
+
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            Odd.broken -= 1
+            if Odd.broken == 0:
+                raise ValueError("odd")
+            return isinstance(other, Odd)
+
+    for at in range(1, 40):
+        clock = FakeClock()
+        one, other = Limiter("1/s", clock=clock), Limiter("1/2s", clock=clock)
+        Odd.broken = 0
+        await other.acquire(Odd())
+        Odd.broken = at
+        task = asyncio.create_task(together(one.acquire(Odd()), other.acquire(Odd())))
+        await asyncio.sleep(0)
+        try:
+            await clock.advance(3)
+        except ValueError:
+            await clock.advance(3)
+        Odd.broken = 0
+        (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        assert outcome is not None
+        await clock.advance(10)
+        assert one.statistics().waiting == other.statistics().waiting == 0, at
+        assert one.try_acquire(Odd())
+        assert other.try_acquire(Odd())
+
+
+async def test_thousands_that_go_at_once_do_not_stop_the_loop() -> None:
+    one, other = Limiter("1/h"), Limiter("1000000/s")
+    await one.acquire("k")
+    calls = [
+        asyncio.create_task(together(one.acquire("k"), other.acquire("k"))) for _ in range(3000)
+    ]
+    while one.statistics().waiting < 3000:
+        await asyncio.sleep(0)
+    one.update("1000000/h")
+    most, rounds = 0, 0
+    while not all(task.done() for task in calls):
+        before = one.statistics().waiting
+        await asyncio.sleep(0)
+        most, rounds = max(most, before - one.statistics().waiting), rounds + 1
+    assert most <= 2 * 256
+    assert rounds < 100

@@ -21,6 +21,7 @@ class HttpxAdapter:
         self._never_left = (
             *(classes["ConnectError"], classes["ConnectTimeout"], classes["PoolTimeout"]),
         )
+        self._read_error = classes["ReadError"]
         # A stream of a class that their clients accept.
         self._recording = type("Recording", (_Recording, classes["AsyncByteStream"]), {})
 
@@ -46,11 +47,11 @@ class HttpxAdapter:
     def shown(self, request: Any, response: Any) -> tuple[Any, Any]:
         """Two responses on one body: what is read of the first, the second has as well."""
         source = response.stream
-        read: list[bytes] = []
-        parts = aiter(source)
-        view = self._again(response, self._recording(parts, read, None))
+        body = _Recorded(source)
+        cut = self._read_error("`classify` was stopped while it read the body", request=request)
+        view = self._again(response, self._recording(body, None, cut))
         view.request = request
-        return view, self._again(response, self._recording(parts, read, source))
+        return view, self._again(response, self._recording(body, source, cut))
 
     async def put_by(self, response: Any) -> Any:
         """Read a short body to its end; close the response otherwise."""
@@ -82,23 +83,48 @@ def _is_at_hand(file: Any) -> bool:
     return seekable is not None and bool(seekable())
 
 
+class _Recorded:
+    """What was read of a body so far, and what broke it off."""
+
+    __slots__ = ("broken_by", "read", "rest")
+
+    def __init__(self, source: Any) -> None:
+        self.rest: AsyncIterator[bytes] = aiter(source)
+        self.read: list[bytes] = []
+        self.broken_by: Exception | None = None
+
+
 class _Recording:
     """A body that can be read twice: first what was read already, then the rest.
 
     source: what to close in the end; None for the first reader, which closes nothing.
+    cut: the error for who comes second, if the first was stopped in the middle.
     """
 
-    def __init__(self, parts: AsyncIterator[bytes], read: list[bytes], source: Any) -> None:
-        self._parts = parts
-        self._read = read
+    def __init__(self, body: _Recorded, source: Any, cut: Exception) -> None:
+        self._body = body
         self._source = source
+        self._cut = cut
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part in tuple(self._read):
+        body = self._body
+        for part in tuple(body.read):
             yield part
-        async for part in self._parts:
+        if body.broken_by is not None:
+            raise body.broken_by
+        while True:
+            try:
+                part = await anext(body.rest)
+            except StopAsyncIteration:
+                return
+            except Exception as error:
+                body.broken_by = error
+                raise
+            except BaseException:
+                body.broken_by = self._cut
+                raise
             if self._source is None:
-                self._read.append(part)
+                body.read.append(part)
             yield part
 
     async def aclose(self) -> None:

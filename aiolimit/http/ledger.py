@@ -22,7 +22,7 @@ _REQUESTS: Final = "requests"
 _OTHER_UNITS: Final = ("token", "complexity", "byte", "point")  # in names of counters
 _FIRST_PAUSE: Final = 0.5  # seconds after a refusal, at least; twice as long after the next one
 _LONGEST_PAUSE: Final = 60.0
-_ROUNDED: Final = 1.0  # seconds by which a server's times may be rounded up
+_LONGER: Final = (1.01, 1.5)  # how much longer than a server's a limiter's period may be
 _JITTER: Final = 0.1  # of a pause, at most, is added to it
 
 
@@ -59,11 +59,10 @@ class Charge:
 class _Ledger:
     """Of one key of one limiter, while anything is on its way or held."""
 
-    __slots__ = ("held_at", "in_flight", "pause_until", "refusals", "sent")
+    __slots__ = ("held_at", "in_flight", "pause_until", "refusals")
 
     def __init__(self) -> None:
         self.in_flight: float = 0  # cost, of those that are not answered
-        self.sent: float = 0  # cost, of all so far
         self.refusals = 0  # one after the other
         self.held_at = self.pause_until = -inf
 
@@ -85,9 +84,6 @@ class Sent:
     __slots__ = (
         "_cost",
         "_is_on_its_way",
-        "_left",
-        "_more_after",
-        "_sent",
         "charge",
         "key",
         "ledger",
@@ -100,10 +96,7 @@ class Sent:
         self.permit = permit
         self.ledger = _ledgers.setdefault(charge.limiter, {}).setdefault(key, _Ledger())
         self._cost = permit.cost
-        self._left, self._more_after = charge.limiter._admission.left_of_its_own(key)
         self.ledger.in_flight += self._cost
-        self.ledger.sent += self._cost
-        self._sent = self.ledger.sent
         self._is_on_its_way = True
 
     @property
@@ -114,28 +107,42 @@ class Sent:
     def restrict(self, feedback: Feedback, cap: float) -> None:
         """Let no more pass than the server has left, less what it may not have counted yet.
 
-        Where it has at least what it would have if nobody else asked it, the limiter knows best:
+        Where nobody else asks it, and the limiter is the stricter one, it is left to the limiter:
         its times are not rounded to seconds.
         """
-        ledger, admission = self.ledger, self.charge.limiter._admission
-        others = ledger.in_flight - (self._cost if self._is_on_its_way else 0)
-        expected = max(0.0, self._left - (ledger.sent - self._sent))
+        admission = self.charge.limiter._admission
+        others = self.ledger.in_flight - (self._cost if self._is_on_its_way else 0)
         for quota in feedback.quotas:
             left, after = quota.remaining, quota.reset_after
             if left is None or not after or not self.charge.concerns(quota):
                 continue
-            if left >= expected and (left > 0 or after <= self._more_after + _ROUNDED):
+            name = f"server {quota.name}"  # apart from those that a user has restricted
+            if self._is_stricter(quota):
                 if admission.restrictions is not None:
-                    admission.restrictions.lift(self.key, quota.name, self.at)
+                    admission.restrictions.lift(self.key, name, self.at)
                 continue
             admission.restricted().restrict(
                 self.key,
                 max(0.0, left - others),
                 min(after, cap),
-                quota.name,
+                name,
                 quota.refill,
                 self.at,
             )
+
+    def _is_stricter(self, quota: ServerQuota) -> bool:
+        """Whether the limiter lets less through than the server, and the server counts only that.
+
+        One of its rates has at most the limit of the server's in a period that is a little longer,
+        by so much that a request which was slow to arrive is counted here for as long as there.
+        """
+        if quota.limit is None or quota.window is None or quota.remaining is None:
+            return False
+        used = quota.limit - quota.remaining
+        for rate, left in self.charge.limiter._admission.left_of_its_own(self.key):
+            if rate.limit <= quota.limit and _LONGER[0] <= rate.per / quota.window <= _LONGER[1]:
+                return used <= rate.limit - left
+        return False
 
     def succeeded(self) -> None:
         """It was served; if it was sent before the last refusal, that says nothing of it."""
