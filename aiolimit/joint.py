@@ -92,10 +92,10 @@ class _Joint:
         """Seconds that it waits for each limiter, at the least."""
         waits = []
         for queues, waiter in self.places:
-            now, limits = queues.time(), queues.limits_of(waiter)
+            now = queues.time()
             wait = queues.wait_for(waiter, now)
-            if waiter.queue.first() is not waiter:
-                wait = max(wait, queues.behind(waiter.queue, waiter.cost, limits, now))
+            if waiter.queue.first() is not waiter:  # whoever is goes before
+                wait = max(wait, waiter.queue.due_at(now) - now)
             waits.append(wait)
         return waits
 
