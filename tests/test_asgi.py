@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket
 from aiolimit import UNLIMITED, Limiter, LoadController, RateLimited
 from aiolimit.http import address
 from aiolimit.http.asgi import PERMIT, RateLimitMiddleware, is_preflight
-from aiolimit.http.fields import retry_after
+from aiolimit.http.fields import refusal_headers, retry_after
 from aiolimit.testing import FakeClock
 from tests.serving import serving
 
@@ -388,6 +388,26 @@ async def test_legacy_headers() -> None:
         reset = int(fields(start, "x-ratelimit-reset"))
         assert begun + 59 < reset <= time.time() + 61
         assert not any(name.startswith(b"ratelimit") for name, _ in start["headers"])
+
+
+async def test_the_headers_of_a_refusal_of_ones_own() -> None:
+    limiter = Limiter("2/min", "9/h", clock=FakeClock())
+    await limiter.acquire("ada", 2)
+    with pytest.raises(RateLimited) as caught:
+        await limiter.acquire("ada", max_wait=0)
+    usual = refusal_headers(caught.value)
+    assert set(usual) == {"content-type", "retry-after", "ratelimit-policy", "ratelimit"}
+    assert set(refusal_headers(caught.value, None)) == {"content-type", "retry-after"}
+    legacy = refusal_headers(caught.value, "legacy", now=1_000_000.0)
+    assert {name: value for name, value in legacy.items() if name.startswith("x-")} == {
+        "x-ratelimit-limit": "2",
+        "x-ratelimit-remaining": "0",
+        "x-ratelimit-reset": "1000060",
+    }
+    with pytest.raises(ValueError, match="needs now, in seconds since 1970, not None"):
+        refusal_headers(caught.value, "legacy")
+    with pytest.raises(ValueError, match="not 'draft-8'"):
+        refusal_headers(caught.value, "draft-8")  # type: ignore[arg-type]
 
 
 async def test_no_headers() -> None:

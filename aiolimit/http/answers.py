@@ -18,7 +18,7 @@ from aiolimit.http.fields import (
 )
 from aiolimit.limiter import Limiter
 from aiolimit.memory import Limits
-from aiolimit.rate import UNLIMITED, Limit
+from aiolimit.rate import Limit
 from aiolimit.window import Window
 
 __all__ = ["Answers", "Refusal"]
@@ -98,10 +98,9 @@ class Answers:
                     else:
                         told = LIMIT, b"%b%d;t=%d" % (head, left, more + 1)
                         return [*headers, policy, told]
-        admission = self._admission
         limits = self._queues.limits
         if limit is not None:
-            limits = admission.limits_of(limit, strict=False)
+            limits = self._admission.limits_of(limit, strict=False)
         standing = self._standings.left(key, limits, self._time())
         return fields.merged(headers, self._pairs(limits, standing, fields.asked(headers)))
 
@@ -109,13 +108,7 @@ class Answers:
         """The response to a call that was refused."""
         if isinstance(refused, Overloaded):
             return _overloaded(retry_after(refused.retry_after))
-        headers = _raw(fields.refusal_headers(refused, self._headers))
-        if self._headers == "legacy":
-            limits = tuple(
-                None if quota.limit is UNLIMITED else quota.rate.limit for quota in refused.quotas
-            )
-            left = [(quota.remaining, quota.more_after) for quota in refused.quotas]
-            headers += self._pairs(limits, left, None)
+        headers = _raw(fields.refusal_headers(refused, self._headers, time.time()))
         return _whole(429, headers, fields.refusal_body(refused))
 
     def at_once(self, key: Hashable) -> Refusal | None:
@@ -133,7 +126,7 @@ class Answers:
         if found is None:
             return None
         wait, standing = found
-        limits = self._admission.queues.limits
+        limits = self._queues.limits
         if self._headers == "legacy":
             return self._refused(wait, limits, standing)
         self._policies(limits)

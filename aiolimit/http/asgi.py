@@ -15,7 +15,15 @@ from typing import Final
 from aiolimit.errors import RateLimited
 from aiolimit.http.address import peer
 from aiolimit.http.answers import Refusal
-from aiolimit.http.asgi_types import App, Message, Receive, Scope, Send
+from aiolimit.http.asgi_types import (
+    DENIAL,
+    TRY_AGAIN_LATER,
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+)
 from aiolimit.http.fields import Dialect, Pairs
 from aiolimit.http.lifespan import run_with
 from aiolimit.http.rule import Exempt, Limits, Rule, Told
@@ -26,11 +34,7 @@ __all__ = ["PERMIT", "RateLimitMiddleware", "is_preflight"]
 #: Where the application finds its permit in the scope, as to settle the true cost with `adjust`.
 PERMIT: Final = "aiolimit.permit"
 
-_TRY_AGAIN_LATER: Final = 1013  # the close code of a websocket that is refused for a while (IANA)
-_STARTS: Final = frozenset(
-    ("http.response.start", "websocket.accept", "websocket.http.response.start")
-)
-_DENIAL: Final = "websocket.http.response"
+_STARTS: Final = frozenset(("http.response.start", "websocket.accept", f"{DENIAL}.start"))
 
 
 def is_preflight(scope: Scope) -> bool:
@@ -200,7 +204,7 @@ def _completed(theirs: Pairs, ours: Pairs) -> Pairs:
 
 
 def _can_deny(scope: Scope) -> bool:
-    return _DENIAL in (scope.get("extensions") or {})
+    return DENIAL in (scope.get("extensions") or {})
 
 
 async def _send(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
@@ -208,9 +212,9 @@ async def _send(refusal: Refusal, scope: Scope, receive: Receive, send: Send) ->
     if scope["type"] == "websocket":
         await receive()  # the handshake, which has to be read before it is answered
         if not _can_deny(scope):
-            await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": ""})
+            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": ""})
             return
-        start, rest = f"{_DENIAL}.start", f"{_DENIAL}.body"
+        start, rest = f"{DENIAL}.start", f"{DENIAL}.body"
     status, headers, body = refusal
     # A list of its own: who stands further out may add to it.
     await send({"type": start, "status": status, "headers": [*headers]})

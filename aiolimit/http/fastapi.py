@@ -29,7 +29,15 @@ from starlette.responses import Response
 from aiolimit.errors import RateLimited
 from aiolimit.http.address import ClientAddress, peer
 from aiolimit.http.answers import Answers, Refusal
-from aiolimit.http.asgi_types import App, Message, Receive, Scope, Send
+from aiolimit.http.asgi_types import (
+    DENIAL,
+    TRY_AGAIN_LATER,
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+)
 from aiolimit.http.fields import NAMES, Dialect, Pairs, merged
 from aiolimit.http.rule import Exempt, Limits, Rule, Told
 from aiolimit.limiter import Limiter
@@ -40,8 +48,6 @@ __all__ = ["RateLimit", "RateLimitFields", "TooManyRequests", "by_route"]
 _CALLS: Final = "aiolimit.calls"  # in the scope: what was asked for this request, by each limit
 _TELLER: Final = "aiolimit.teller"  # in the scope: whether `RateLimitFields` tells of it
 _STACK: Final = "fastapi_inner_astack"  # in the scope, since FastAPI 0.118
-_TRY_AGAIN_LATER: Final = 1013
-_DENIAL: Final = "websocket.http.response"
 
 _Call = tuple[Answers, Hashable, Limits, Permit]
 
@@ -213,8 +219,8 @@ def _fields(calls: list[_Call]) -> Pairs:
 def _error(refused: RateLimited, refusal: Refusal, connection: HTTPConnection) -> Exception:
     """What to raise, so that the application's own handlers come first, and then ours."""
     extensions = connection.scope.get("extensions") or {}
-    if connection.scope["type"] == "websocket" and _DENIAL not in extensions:
-        return WebSocketException(_TRY_AGAIN_LATER, "rate limit exceeded")
+    if connection.scope["type"] == "websocket" and DENIAL not in extensions:
+        return WebSocketException(TRY_AGAIN_LATER, "rate limit exceeded")
     # Where Starlette keeps the application's handlers for this request.
     handlers: dict[Any, Callable[..., Any]]
     handlers, by_status = connection.scope.get("starlette.exception_handlers", ({}, {}))

@@ -223,11 +223,17 @@ def _joined(theirs: bytes | None, ours: bytes) -> bytes:
     )
 
 
-def refusal_headers(refused: RateLimited, headers: Dialect = "draft-11") -> dict[str, str]:
+def refusal_headers(
+    refused: RateLimited, headers: Dialect = "draft-11", now: float | None = None
+) -> dict[str, str]:
     """The headers of a refusal. There is no `Retry-After` where the call can never pass.
 
-    For the legacy triple see `legacy`, which needs to be told the time.
+    now: in seconds since 1970, `time.time()`; the legacy triple counts from it.
+
+    Raises `ValueError` for headers that are no dialect, and for "legacy" without now.
     """
+    if check_dialect(headers) == "legacy" and now is None:
+        raise ValueError('headers="legacy" needs now, in seconds since 1970, not None')
     if isinstance(refused, Overloaded):
         return overload_headers(retry_after(refused.retry_after))
     made = {"content-type": _PROBLEM}
@@ -235,12 +241,13 @@ def refusal_headers(refused: RateLimited, headers: Dialect = "draft-11") -> dict
     if refused.retry_after is not None:
         after = retry_after(refused.retry_after)
         made["retry-after"] = str(after)
+    known, standing = _told(refused)
+    pairs: Pairs = []
     if headers == "draft-11":
-        known, standing = _told(refused)
-        made |= {
-            name.decode(): value.decode() for name, value in quota_fields(known, standing, after)
-        }
-    return made
+        pairs = quota_fields(known, standing, after)
+    elif now is not None and headers == "legacy":
+        pairs = legacy(known, standing, now)
+    return made | {name.decode(): value.decode() for name, value in pairs}
 
 
 def refusal_body(refused: RateLimited) -> bytes:

@@ -59,7 +59,6 @@ class Rule(Generic[R]):
         "answers",
         "cost",
         "has_exempt",
-        "headers",
         "is_usual",
         "key",
         "limit",
@@ -94,7 +93,6 @@ class Rule(Generic[R]):
         self._paths, self._functions = _exempt(exempt)
         self.has_exempt = bool(self._paths or self._functions)
         self.max_wait = check_wait(max_wait)
-        self.headers = headers
         self.answers = Answers(limiter, headers)
         self.on_refuse = on_refuse
         # What most services do, and has a quick way to be refused.
