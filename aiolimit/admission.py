@@ -8,7 +8,7 @@ time after which it would have passed.
 from collections.abc import Callable, Hashable
 from math import inf
 from threading import get_ident
-from typing import Final, cast
+from typing import ClassVar, Final
 
 from aiolimit.arguments import check_cost, check_limit, check_wait
 from aiolimit.clock import Clock, steady_time
@@ -22,20 +22,15 @@ from aiolimit.queues import Queues
 from aiolimit.ramps import Ramps
 from aiolimit.rate import UNLIMITED, Limit, Rate
 from aiolimit.restrictions import Restrictions
+from aiolimit.settling import settle
 from aiolimit.standings import Standings
 from aiolimit.sweeper import Sweeper
+from aiolimit.tally import Tally
 from aiolimit.warmup import WarmUp
 
 __all__ = ["Admission"]
 
 _REVIEWED: Final = 100  # waiters told at once that a charge makes them late; others later
-_REASONS: Final[tuple[Reason, ...]] = (
-    "quota",
-    "timeout",
-    "queue_full",
-    "cost_too_high",
-    "overload",
-)
 
 
 class Admission:
@@ -44,22 +39,25 @@ class Admission:
     on_change: called when a queue has come or gone.
     """
 
+    #: Whether what is decided is only counted, and refuses nobody.
+    shadow: ClassVar[bool] = False
+
     __slots__ = (
         "_load",
         "_max_waiters",
         "_name",
         "_on_change",
-        "_quota",
         "_sweepers",
         "clock",
         "gate",
         "max_wait",
         "queues",
+        "quota",
         "ramps",
-        "rejected",
         "restrictions",
         "standings",
         "store",
+        "tally",
         "time",
     )
 
@@ -81,14 +79,16 @@ class Admission:
         # One notion of time with the controller's, or they part where the clock is set back.
         self.time = steady_time(clock) if load is None else load.time
         self.ramps = None if warm_up is None else Ramps(store, warm_up, self.time(), on_change)
-        self._quota: MemoryStore | Ramps | Restrictions = self.ramps or store
+        self.quota: MemoryStore | Ramps | Restrictions = self.ramps or store
         self.restrictions: Restrictions | None = None
         self.clock = clock
         self._on_change = on_change
         self._load = load
         self.gate = None if load is None else load.gate
+        # In shadow nobody is held up, so the gate has nobody to let in.
+        gate = None if self.shadow else self.gate
         self.queues = Queues(
-            *(name, self._quota, clock, self.time, self._refuse_waiter, on_change, self.gate)
+            *(name, self.quota, clock, self.time, self._refuse_waiter, on_change, gate)
         )
         self.standings = Standings(name, store, self.ramps, self.time, self.home, max_waiters)
         self._sweepers = [Sweeper(store, clock, self.time)]
@@ -100,7 +100,7 @@ class Admission:
             self.queues.on_empty = self.ramps.attempt  # who waited has wanted to pass up to now
         self.queues.on_loop = self._on_loop
         store.is_held = self.queues.by_key.__contains__
-        self.rejected: dict[Reason, int] = dict.fromkeys(_REASONS, 0)
+        self.tally = Tally(shadow=self.shadow)
         self.use_rates()
 
     def use_rates(self) -> None:
@@ -139,6 +139,8 @@ class Admission:
             permit._at = now
             if own_limits is not None:
                 permit._layout = self.store.layout if None in limits else None
+            if cost != 1:
+                self.tally.admit(cost)
             return None
         self.check_turn(permit.key, home, cost, limits, wait, max_wait, now, obstacle)
         deadline = inf if max_wait is None else now + max_wait
@@ -198,6 +200,9 @@ class Admission:
         permit._waited = permit._at - asked
         permit._layout = waiter.layout
         permit._cohort = waiter.cohort
+        self.tally.wait(permit._waited)
+        if permit.cost != 1:
+            self.tally.admit(permit.cost)
 
     def wait_for_load(self, key: Hashable, now: float) -> tuple[Hashable, float]:
         """Where a call waits that the load controller holds up, and for how long at the least."""
@@ -211,6 +216,28 @@ class Admission:
         ahead = (len(queue) if queue else 0) + self.gate.waiting()
         return home, ahead / self._load.state.rate
 
+    def try_acquire(self, key: Hashable, cost: float, limits: Limits) -> bool:
+        """Let a call pass at once, or count it as refused."""
+        if not self.standings.fits(cost, limits):
+            self.tally.refuse("cost_too_high")
+            return False
+        now = self.time()
+        gate = self.gate
+        if gate is not None and cost:
+            gate.check(self._name)
+            if (obstacle := gate.obstacle(now, holds=False)) is not None:
+                self.refuse_for_load(obstacle)
+                return False
+        _, wait = self.take(key, cost, limits, now)
+        if wait is not None:
+            self.tally.refuse("quota")
+            return False
+        if gate is not None:
+            gate.enter(now, holds=False)
+        if cost != 1:
+            self.tally.admit(cost)
+        return True
+
     def refuse_at_once(self, key: Hashable) -> tuple[float, list[tuple[float, float]]] | None:
         """Refuse a call of cost 1 that would not wait, if a glance tells that it cannot pass.
 
@@ -222,39 +249,12 @@ class Admission:
             return None
         found = self.standings.full(key, self.time())
         if found is not None:
-            self.rejected["quota"] += 1
+            self.tally.refuse("quota")
         return found
 
     def settle(self, permit: Permit, cost: float) -> None:
         """Charge or give back the difference between what the permit cost and what it costs."""
-        if not permit._is_granted:
-            raise RuntimeError(f"{permit!r} is not granted: await or enter it first")
-        limits = self.limits_of(permit._own_limit, strict=False)
-        queues = self.queues
-        if get_ident() != queues.thread or queues.is_elsewhere():
-            queues.check_loop(to_serve=True)
-        more = cost - permit.cost
-        permit._cost = cost
-        if all(limit is None for limit in limits):
-            return
-        now = self.time()
-        layout = getattr(permit, "_layout", None)
-        later = getattr(permit, "_later", [])
-        home = getattr(permit, "_home", permit.key)
-        if more > 0:
-            home = self.home(permit.key, now)
-            self._quota.charge(home, more, limits, now)
-            permit._later = [*later, (now, more, home)]
-            self._reconsider(home)
-        while more < 0:
-            # The latest charge first: it has the longest to go.
-            at, charged, its_home = later.pop() if later else (cast(float, permit._at), inf, home)
-            part = min(charged, -more)
-            self._quota.give_back(its_home, part, limits, layout, now, at)
-            if part < charged < inf:
-                later.append((at, charged - part, its_home))
-            more += part
-            queues.serve(its_home)
+        settle(self, permit, cost)
 
     def take(
         self, key: Hashable, cost: float, limits: Limits, now: float, *, only_ask: bool = False
@@ -279,7 +279,7 @@ class Admission:
             queue = self.queues.by_key.get(home)
         if queue is not None:
             return home, queue.due_at(now) - now
-        granted, wait = self._quota.take(home, 0 if only_ask else cost, cost, limits, now)
+        granted, wait = self.quota.take(home, 0 if only_ask else cost, cost, limits, now)
         return home, None if granted or (only_ask and not wait) else wait
 
     def home(self, key: Hashable, now: float) -> Hashable:
@@ -320,7 +320,7 @@ class Admission:
             if state is not None
         ]
 
-    def _reconsider(self, home: Hashable) -> None:
+    def reconsider(self, home: Hashable) -> None:
         """Something else holds for a key: tell who comes too late now, let in who may go."""
         if home in self.queues.by_key:
             self.queues.review(home, self.standings.fits, most=_REVIEWED)
@@ -331,17 +331,17 @@ class Admission:
         self.queues.check_loop(to_serve=True)
         if self.restrictions is None:
             made = self.restrictions = Restrictions(
-                self.store, self.ramps or self.store, self.time, self._on_change, self._reconsider
+                self.store, self.ramps or self.store, self.time, self._on_change, self.reconsider
             )
             sweeper = Sweeper(made, self.clock, self.time)
             made.on_new_key = sweeper.see_to_it
             self._sweepers.append(sweeper)
-            self._quota = self.queues.store = self.standings.quota = made
+            self.quota = self.queues.store = self.standings.quota = made
         return self.restrictions
 
     def refuse_for_load(self, obstacle: Obstacle) -> float:
         """Count a call that the load controller refused; returns when it may come again."""
-        self.rejected["overload"] += 1
+        self.tally.refuse("overload")
         if self._load is None or self.gate is None:
             return 1.0
         self.gate.refuse(obstacle)
@@ -369,7 +369,7 @@ class Admission:
         wait: float | None,
     ) -> RateLimited:
         """Count a refusal and make the error that tells of it."""
-        self.rejected[reason] += 1
+        self.tally.refuse(reason)
         return self.standings.refusal(error, reason, key, cost, limits, wait)
 
     def refuse_late(self, key: Hashable, cost: float, wait: float) -> RateLimited:

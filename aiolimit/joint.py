@@ -106,10 +106,19 @@ async def acquire_together(permits: Sequence[Permit]) -> None:
     Not for limiters with a load controller. Raises what `Limiter.acquire` raises, for the limiter
     that stands in the way, and then nothing is charged to any.
     """
-    parts = []
+    parts, shadows = [], []
     for permit in permits:
         admission = permit._limiter._admission
-        parts.append(_Part(permit, admission, *admission.begin(permit)))
+        if admission.shadow:
+            shadows.append(permit)
+        else:
+            parts.append(_Part(permit, admission, *admission.begin(permit)))
+    await _acquire(parts)
+    for permit in shadows:
+        await permit  # which waits for nothing; what bites has let it pass
+
+
+async def _acquire(parts: Sequence[_Part]) -> None:
     waits = [_ask(part) for part in parts]
     if all(wait is None for wait in waits):
         for part in parts:
@@ -178,6 +187,11 @@ def _take_place(part: _Part, joint: _Joint, future: asyncio.Future[None], now: f
 def _let_in(part: _Part, at: float, waited: float) -> None:
     permit = part.permit
     permit._at, permit._waited = at, waited
+    tally = part.admission.tally
+    if waited:
+        tally.wait(waited)
+    if part.cost != 1:
+        tally.admit(part.cost)
     if part.own_limits is not None and None in part.limits:
         permit._layout = part.admission.store.layout
     permit._limiter._passed += 1

@@ -8,14 +8,16 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
 from aiolimit.clock import Clock, check_clock
+from aiolimit.explaining import explain
 from aiolimit.limited import limited
 from aiolimit.load.controller import LoadController, check_load
 from aiolimit.load.gate import Gate
-from aiolimit.memory import Limits, MemoryStore
+from aiolimit.memory import NEAR, MemoryStore
 from aiolimit.permit import UNUSUAL, Permit, bent, new_permit
 from aiolimit.quota import Quota
-from aiolimit.rate import UNLIMITED, Limit, Rate, check_rates
+from aiolimit.rate import Limit, Rate, check_rates
 from aiolimit.report import Explanation, Statistics
+from aiolimit.shadow import ShadowAdmission
 from aiolimit.warmup import Ramp, WarmUp
 from aiolimit.window import Window
 
@@ -50,6 +52,8 @@ class Limiter:
     warm_up: how the limits begin lower and rise; None begins with the whole limits.
     load: a running `LoadController`, which several limiters may share; it refuses what this
         process cannot do in time.
+    shadow: decide and count, but refuse nobody and let nobody wait: so a limit can be tried on
+        live traffic before it bites (`Statistics.shadow_rejected`).
     clock: the time and a timer; `aiolimit.testing.FakeClock` in tests.
 
     A limiter counts for one process and one event loop at a time. Used from two that run at once it
@@ -67,11 +71,14 @@ class Limiter:
         "_gate",
         "_lane",
         "_lane_limit",
+        "_lane_mark",
+        "_near",
         "_passed",
         "_queues",
         "_ramp",
         "_store",
         "_time",
+        "_watchers",
         "load",
         "name",
     )
@@ -87,6 +94,7 @@ class Limiter:
         max_keys: int | None = None,
         warm_up: WarmUp | None = None,
         load: LoadController | None = None,
+        shadow: bool = False,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
@@ -95,6 +103,8 @@ class Limiter:
             raise ValueError(f"burst must be 1 or more, or None, not {burst!r}")
         if warm_up is not None and not isinstance(warm_up, WarmUp):
             raise TypeError(f"warm_up must be a WarmUp or None, not {warm_up!r}")
+        if not isinstance(shadow, bool):
+            raise TypeError(f"shadow must be True or False, not {shadow!r}")
         checked_clock = check_clock(clock)
         check_load(load, checked_clock)
         self.name: str = name
@@ -104,7 +114,7 @@ class Limiter:
             burst=burst,
             max_keys=check_count(max_keys, "max_keys", 1),
         )
-        self._admission = Admission(
+        self._admission = (ShadowAdmission if shadow else Admission)(
             name,
             self._store,
             checked_clock,
@@ -126,8 +136,14 @@ class Limiter:
         self._time = self._admission.time
         self._queues = self._admission.queues
         # A call is counted where that costs least: when it is entered, or passes without.
-        self._entered = self._passed = self._completed = 0
+        self._entered = self._passed = self._completed = self._near = 0
+        #: Who is told when nobody holds this limiter any more: whoever keeps its counts.
+        self._watchers: tuple[Callable[[Limiter], object], ...] = ()
         self._set_lane()
+
+    def __del__(self) -> None:
+        for depart in getattr(self, "_watchers", ()):  # none, where it could not be made
+            depart(self)
 
     def acquire(
         self,
@@ -173,27 +189,14 @@ class Limiter:
             window = self._lane.get(key)
             if window is not None and window.join(self._time(), self._lane_limit):
                 self._passed += 1
+                if window.total > self._lane_mark:
+                    self._near += 1
                 return True
         cost = check_cost(cost)
         limits = self._admission.limits_of(limit)
-        if not self._admission.standings.fits(cost, limits):
-            self._admission.rejected["cost_too_high"] += 1
-            return False
-        now = self._time()
-        gate = self._admission.gate
-        if gate is not None and cost:
-            gate.check(self.name)
-            if (obstacle := gate.obstacle(now, holds=False)) is not None:
-                self._admission.refuse_for_load(obstacle)
-                return False
-        _, wait = self._admission.take(key, cost, limits, now)
-        if wait is None:
-            if gate is not None:
-                gate.enter(now, holds=False)
-            self._passed += 1
-            return True
-        self._admission.rejected["quota"] += 1
-        return False
+        is_in = self._admission.try_acquire(key, cost, limits)
+        self._passed += is_in
+        return is_in
 
     def peek(
         self,
@@ -207,7 +210,8 @@ class Limiter:
         Of several rates it tells of the one that binds. Callers who wait are not counted in;
         `explain` tells of them.
         """
-        return self._quota_of(key, check_cost(cost), self._admission.limits_of(limit))
+        limits = self._admission.limits_of(limit)
+        return self._admission.standings.tell(key, check_cost(cost), limits)
 
     def update(self, *rates: Rate | str) -> None:
         """Use other rates, from the next decision on and for those who wait already.
@@ -277,46 +281,26 @@ class Limiter:
         ramps, warmth = self._admission.ramps, None
         if ramps is not None and not ramps.warm_up.per_key:
             warmth = ramps.warmth("", self._time())
+        admitted, tally = self._entered + self._passed, self._admission.tally
         return Statistics(
-            admitted=self._entered + self._passed,
+            admitted=admitted,
             completed=self._completed,
             in_flight=self._entered - self._completed,
-            rejected=dict(self._admission.rejected),
+            rejected=tally.rejected(),
             cancelled=self._queues.cancelled,
             waiting=self._queues.waiting,
             keys=len(self._store),
             evicted=self._store.evicted,
             warmth=warmth,
+            near_limit=self._near + self._store.near,
+            cost_admitted=admitted + tally.cost_beyond,
+            cost_returned=tally.cost_returned,
+            shadow_rejected=tally.shadow_rejected(),
         )
 
     def explain(self, key: Hashable = "") -> Explanation:
         """Why a call of cost 1 for this key would pass now, or wait; `str()` it to read it."""
-        limits, now = self._queues.limits, self._time()
-        rate, limit, look = self._admission.standings.binding(key, 1, limits)
-        home = self._admission.home(key, now)
-        queue = self._queues.by_key.get(home)
-        retry_after = look.retry_after
-        if queue is not None:
-            retry_after = self._queues.behind(queue, 1, limits, now)
-        load = None if self.load is None else self.load.report(now)
-        is_held = load is not None and load.obstacle is not None and not load.dry_run
-        if load is not None and is_held:
-            retry_after = max(retry_after, 1 / load.state.rate)
-        ramps = self._admission.ramps
-        return Explanation(
-            limiter=self.name,
-            key=key,
-            rates=self._store.rates,
-            binding="load" if is_held else look.binding if queue is None else "queue",
-            rate=rate,
-            limit=rate.limit if limit is None else limit,
-            remaining=look.remaining,
-            waiting=0 if queue is None else len(queue),
-            retry_after=retry_after if self._admission.standings.fits(1, limits) else None,
-            burst=self._store.burst,
-            warmth=None if ramps is None else ramps.warmth(home, now),
-            load=load,
-        )
+        return explain(self.name, self._admission, self.load, key)
 
     def limited(
         self,
@@ -344,6 +328,11 @@ class Limiter:
         rates = " and ".join(str(rate) for rate in self._store.rates)
         return f"<Limiter {self.name}: {rates}, {len(self)} keys, {self._queues.waiting} waiting>"
 
+    @property
+    def shadow(self) -> bool:
+        """Whether it only decides and counts, and refuses nobody."""
+        return self._admission.shadow
+
     def _counts(self) -> tuple[int, int]:
         """Calls that have passed, and of those how many are through, for the load controller."""
         return self._entered + self._passed, self._completed + self._passed
@@ -355,7 +344,7 @@ class Limiter:
             now = self._time()
             if now < window.closes:
                 total = window.total + 1
-                if total <= self._lane_limit:
+                if total <= self._lane_mark or self._is_near(total):
                     permit = self.acquire(key)
                     window.total = total
                     window.last = permit._at = now
@@ -363,20 +352,15 @@ class Limiter:
                     return permit
         return None
 
+    def _is_near(self, total: float) -> bool:
+        """Whether a window may hold so much, above the mark of its limit; it is counted then."""
+        fits = total <= self._lane_limit
+        self._near += fits
+        return fits
+
     def _quota(self, permit: Permit) -> Quota:
         limits = self._admission.limits_of(permit._own_limit, strict=False)
-        return self._quota_of(permit.key, 1, limits)
-
-    def _quota_of(self, key: Hashable, cost: float, limits: Limits) -> Quota:
-        rate, applied, look = self._admission.standings.binding(key, cost, limits)
-        return Quota(
-            rate=rate,
-            limit=UNLIMITED if applied is None else applied,
-            remaining=look.remaining,
-            retry_after=look.retry_after if self._admission.standings.fits(cost, limits) else None,
-            reset_after=look.reset_after,
-            more_after=look.more_after,
-        )
+        return self._admission.standings.tell(permit.key, 1, limits)
 
     def _set_lane(self) -> None:
         """Open or close the fast lane: the windows that a cost of 1 may join without more ado.
@@ -388,6 +372,7 @@ class Limiter:
         self._lane: dict[Hashable, Window] = {}
         self._bent_lane: dict[Hashable, Window] = {}
         self._lane_limit = store.rates[0].limit
+        self._lane_mark = NEAR * self._lane_limit
         if len(store.rates) == 1 and store.burst is None and store.sub_windows is not None:
             restrictions = self._admission.restrictions
             free = not self._queues.by_key and not (restrictions and restrictions.by_key)

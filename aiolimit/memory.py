@@ -23,7 +23,10 @@ from aiolimit.pacer import Pacer
 from aiolimit.rate import Rate
 from aiolimit.window import Window, span_of
 
-__all__ = ["OVERFLOW", "Limits", "Look", "MemoryStore"]
+__all__ = ["NEAR", "OVERFLOW", "Limits", "Look", "MemoryStore"]
+
+#: Who has used more than this share of a limit is near it; Envoy draws the line there, too.
+NEAR: Final = 0.8
 
 _STEP = 4  # keys to look at for one that does not find room
 
@@ -86,6 +89,7 @@ class MemoryStore:
         self.on_new_key: Callable[[], object] = lambda: None
         self.is_held: Callable[[Hashable], bool] = lambda _key: False
         self.evicted = 0
+        self.near = 0  # admissions that left a key near a limit
         self.layout = 0  # how often the periods have changed
         self._fastest = self._pace(tuple(rate.limit for rate in rates))[1]  # pace there has been
         self.entries: dict[Hashable, _Entry] = {}
@@ -131,6 +135,7 @@ class MemoryStore:
             period = self.rates[0].per
             span = span_of(period, self.sub_windows, limit, want)
             if entry.take(want, now, limit, period, span):
+                self.near += entry.total > NEAR * limit
                 return want, 0.0
         granted = want
         if not self._fits(entry, want, limits, now):
@@ -138,6 +143,8 @@ class MemoryStore:
             if granted < least or granted <= 0:
                 return 0, self._wait(entry, least, limits, now)
         self._charge(entry, granted, limits, now)
+        pairs = zip(self._windows(entry), limits, strict=True)
+        self.near += any(limit and window.total > NEAR * limit for window, limit in pairs)
         return granted, 0.0
 
     def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:

@@ -45,6 +45,7 @@ class Permit:
 
     __slots__ = (
         "_at",
+        "_charged_at",
         "_cohort",
         "_cost",
         "_home",
@@ -53,6 +54,7 @@ class Permit:
         "_limit",
         "_limiter",
         "_max_wait",
+        "_verdict",
         "_waited",
         "key",
     )
@@ -69,6 +71,8 @@ class Permit:
     _layout: int | None  # of the store then, if it was charged to some of the rates only
     _later: list[tuple[float, float, Hashable]]  # what `adjust` charged since: time, cost, home
     _cohort: Cohort  # of those who hold a permit of the load controller's
+    _verdict: object  # in shadow: what would have become of it; None where it was charged
+    _charged_at: float  # in shadow: not when it was granted, but when its turn had come
 
     async def __aenter__(self) -> "Permit":
         # The common case, written out because a call costs as much as the whole decision:
@@ -80,7 +84,7 @@ class Permit:
                 now = limiter._time()
                 if now < window.closes:
                     total = window.total + 1
-                    if total <= limiter._lane_limit:
+                    if total <= limiter._lane_mark or limiter._is_near(total):
                         window.total = total
                         window.last = self._at = now
                         limiter._entered += 1
@@ -107,6 +111,8 @@ class Permit:
             if window is not None and window.join(now := limiter._time(), limiter._lane_limit):
                 self._at = now
                 limiter._passed += 1
+                if window.total > limiter._lane_mark:
+                    limiter._near += 1
                 return self
         waiter = limiter._admission.request(self, holds=False)
         if waiter is not None:
@@ -189,7 +195,7 @@ class BentPermit(Permit):
                 cohort = limiter._gate.cohort
                 if now < window.closes and now < cohort.until and cohort.held < cohort.most:
                     total = window.total + 1
-                    if total <= limiter._lane_limit:
+                    if total <= limiter._lane_mark or limiter._is_near(total):
                         window.total = total
                         window.last = limiter._ramp.at = self._at = now
                         limiter._entered += 1

@@ -96,12 +96,17 @@ class Rate:
             return cls.parse(rate)
         raise TypeError(f"a rate is a Rate or text, not {rate!r}: {_FORMS}")
 
-    def __str__(self) -> str:
+    @property
+    def period(self) -> str:
+        """Its period as text, as in the text of a rate: "s", "2h"."""
         for unit in ("d", "h", "min", "s", "ms"):
             count = round(self.per / _SECONDS[unit])
             if count and count * _SECONDS[unit] == self.per:
-                return f"{self.limit}/{'' if count == 1 else count}{unit}"
-        return f"{self.limit}/{self.per}s"
+                return f"{'' if count == 1 else count}{unit}"
+        return f"{self.per}s"
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.period}"
 
 
 def check_rates(rates: tuple[Rate | str, ...]) -> tuple[Rate, ...]:

@@ -1,7 +1,7 @@
 """What a limiter tells of itself: the counts, and why the limit is what it is."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, inf, log10
 from typing import Literal
 
@@ -26,6 +26,11 @@ class Statistics:
     waiting: callers that wait now.
     keys: keys that are held now.
     evicted: keys that were forgotten because they were idle.
+    near_limit: admissions after which a key had used more than 80 % of a limit.
+    cost_admitted: the cost of all calls that passed, with what `Permit.adjust` charged on top.
+    cost_returned: what was given back of it with `adjust` or `cancel`.
+    shadow_rejected: calls that passed because the limiter is in shadow, by why it would have
+        refused them; `waiting` are then those that would wait.
     """
 
     admitted: int
@@ -37,6 +42,10 @@ class Statistics:
     keys: int
     evicted: int
     warmth: float | None = None
+    near_limit: int = 0
+    cost_admitted: float = 0
+    cost_returned: float = 0
+    shadow_rejected: Mapping[Reason, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,7 @@ class Explanation:
         never would, as with a limit of 0. Of what the load controller refuses it is an estimate.
     warmth: how warm it is, 0 to 1; None without a warm-up.
     load: what the load controller says; None without one.
+    shadow: whether the limiter only counts: every call passes, whatever would become of it.
     """
 
     limiter: str
@@ -115,17 +125,20 @@ class Explanation:
     burst: float | None
     warmth: float | None = None
     load: LoadReport | None = None
+    shadow: bool = False
 
     def __str__(self) -> str:
         start = f"{self.limiter}: {' and '.join(str(rate) for rate in self.rates)} configured"
         if self.burst is not None:
             start += f", burst {self.burst:g}"
+        if self.shadow:
+            start += ", in shadow: it refuses nobody"
         if self.warmth is not None:
             warmth = _percent(floor(self.warmth * 100) / 100)
             cold = f"; {warmth} warm, so {self.limit:g} of {self.rate} now"
             start += "; warm" if self.warmth >= 1 else cold
         if self.retry_after is None:
-            return f"{start}; no call can pass."
+            return f"{start}; no call {'would' if self.shadow else 'can'} pass."
         if self.load is None:
             return f"{start}; {self._why()}."
         why = "" if self.binding in ("nothing", "load") else f"; {self._why()}"
@@ -136,22 +149,22 @@ class Explanation:
     def _why(self) -> str:
         key = shown(self.key)
         left = f"{_round(self.remaining)} of {self.limit:g} left of {self.rate} for {key}"
-        wait = f"{self.retry_after:.3g} s"
+        wait = f"{'would wait' if self.shadow else 'waits'} {self.retry_after:.3g} s"
         match self.binding:
             case "nothing" if self.burst is not None:
                 why = f"{_round(self.remaining)} may pass now for {key}, so a call passes"
             case "nothing":
                 why = f"{left}, so a call passes"
             case "quota":
-                why = f"{left}, so a new call waits {wait}"
+                why = f"{left}, so a new call {wait}"
             case "pace":
-                why = f"{key} is ahead of its even pace, so a new call waits {wait}"
+                why = f"{key} is ahead of its even pace, so a new call {wait}"
             case "hold":
-                why = f"{key} is held back from outside, so a new call waits {wait}"
+                why = f"{key} is held back from outside, so a new call {wait}"
             case "warm_up":
-                why = f"{left} while it warms, so a new call waits {wait}"
+                why = f"{left} while it warms, so a new call {wait}"
             case _:
-                why = f"{_callers(self.waiting)} for {key}, so a new call waits {wait} behind them"
+                why = f"{_callers(self.waiting)} for {key}, so a new call {wait} behind them"
         return why
 
 

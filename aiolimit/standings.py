@@ -66,6 +66,18 @@ class Standings:
         """Of the rates that apply the one to wait longest for, or with the least left."""
         return max(self.looks(key, cost, limits), key=_urgency)
 
+    def tell(self, key: Hashable, cost: float, limits: Limits) -> Quota:
+        """What is told of the rate that binds: how it stands, and when the cost would pass."""
+        rate, applied, look = self.binding(key, cost, limits)
+        return Quota(
+            rate=rate,
+            limit=UNLIMITED if applied is None else applied,
+            remaining=look.remaining,
+            retry_after=look.retry_after if self.fits(cost, limits) else None,
+            reset_after=look.reset_after,
+            more_after=look.more_after,
+        )
+
     def left(self, key: Hashable, limits: Limits, now: float) -> list[tuple[float, float] | None]:
         """What is left of each rate, and the seconds until there is more: each response tells."""
         if self.quota is self._store:

@@ -15,16 +15,24 @@ PACKAGE = ROOT / "aiolimit"
 # From the ground up. A room may import those before it, never those after it.
 FLOORS = [
     {"arguments", "eviction", "load.law", "load.cgroup"},
-    {"rate", "load.sensors"},
+    {"rate", "load.sensors", "load.adjustments"},
+    {"load.options"},
     {"window", "warmup", "quota", "clock"},
     {"pacer", "restriction", "errors"},
-    {"memory", "load.gate"},
+    {"memory", "load.gate", "tally"},
     {"report", "ramps"},
     {"restrictions", "load.controller", "queue", "sweeper"},
     {"queues", "standings"},
     {"permit"},
+    {"settling"},
     {"admission", "limited"},
+    {"shadow", "explaining"},
     {"limiter", "joint"},
+    {"watch.instrument"},
+    {"watch.of_limiter", "watch.of_load"},
+    {"watch.roster"},
+    {"watch.multiprocess"},
+    {"metrics"},
     {"testing", "http.address", "http.structured", "http.times"},
     {"http.fields", "http.feedback"},
     {"http.asgi_types", "http.answers", "http.uvicorn"},
@@ -36,8 +44,9 @@ FLOORS = [
 ]
 PURE = {
     "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",
-    "eviction", "quota", "restriction", "restrictions", "standings",
-    "load.law", "http.fields", "http.structured", "http.times", "http.feedback",
+    "eviction", "quota", "restriction", "restrictions", "standings", "tally",
+    "load.law", "load.adjustments",
+    "http.fields", "http.structured", "http.times", "http.feedback",
 }  # fmt: skip
 
 

@@ -61,6 +61,8 @@ class Answers:
 
     def __init__(self, limiter: Limiter, headers: Dialect) -> None:
         self._headers: Dialect = fields.check_dialect(headers)
+        if limiter.shadow:
+            self._headers = None  # who keeps to what is told would be limited by it
         self._limiter = limiter
         self._admission = limiter._admission
         self._queues = limiter._admission.queues

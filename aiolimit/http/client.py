@@ -194,8 +194,9 @@ class ClientLimits(Generic[Q, R]):
         permits = []
         for charge in self._charges:
             cost = charge.cost(request) if callable(charge.cost) else charge.cost
-            check_bar(charge.limiter, key, cost)
-            if not cost:
+            if not charge.limiter.shadow:
+                check_bar(charge.limiter, key, cost)
+            if not cost and not charge.limiter.shadow:
                 await self._wait_out_hold(charge.limiter, key, deadline)
             own = charge.limiter._admission.max_wait
             left = max(0.0, deadline - time.monotonic())

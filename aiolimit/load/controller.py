@@ -23,11 +23,12 @@ from math import inf
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from aiolimit.arguments import number
 from aiolimit.clock import Clock, Timer, check_clock, steady_time
+from aiolimit.load.adjustments import Adjustments
 from aiolimit.load.gate import Gate
 from aiolimit.load.law import LoadState, Sample, Targets, advance
-from aiolimit.load.sensors import BUILT_IN, OwnSensor, Sensors, ask_all
+from aiolimit.load.options import check_names, check_seconds, check_sensors, check_share
+from aiolimit.load.sensors import OwnSensor, Sensors, ask_all
 from aiolimit.report import LoadReport
 
 __all__ = ["LoadController", "check_load"]
@@ -37,6 +38,7 @@ _STEPS: Final = 0.25  # seconds between the shortest step and the longest
 _FIRST_STEPS: Final = 0.03  # seconds between steps at calls, until the cost is known
 _LARGE_BLOCK: Final = 1 << 20
 _PAUSES_OVER: Final = 2.0  # seconds
+_LAG_OVER: Final = 10.0  # seconds
 _GOLDEN: Final = 0.6180339887498949  # its multiples fill 0..1 evenly, and never repeat
 _LEFT: Final = 0.25  # of the cores, the least that others are taken to leave
 _RETIRED: Final = 4.0  # times the usual: who stays longer in an idle process is not counted
@@ -65,6 +67,7 @@ class LoadController:
     memory: the share of the memory limit from which less is admitted, above 0 up to 1.
     gc: the share of the time in which the collector of garbage stops the process, likewise, over
         two seconds.
+    name: what it is called in metrics, where a process has several.
     sensors: your own, by name: functions, plain or async, that return a pressure, 1.0 at the
         target; above it less is admitted. Plain ones run in a thread.
     without: names of sensors to leave out, of "cpu", "scheduler", "group", "machine", "memory",
@@ -83,32 +86,39 @@ class LoadController:
         iteration: float = 0.1,
         memory: float = 0.8,
         gc: float = 0.1,
+        name: str = "default",
         sensors: Mapping[str, Callable[[], Any]] | None = None,
         without: frozenset[str] | set[str] | tuple[str, ...] = (),
         dry_run: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._targets = Targets(
-            cpu=_share(cpu, "cpu"),
-            queue=_seconds(queue, "queue"),
-            iteration=_seconds(iteration, "iteration"),
+        self.targets = Targets(
+            cpu=check_share(cpu, "cpu"),
+            queue=check_seconds(queue, "queue"),
+            iteration=check_seconds(iteration, "iteration"),
         )
         self._pressure_targets = {
-            "memory": _share(memory, "memory"),
-            "gc": _share(gc, "gc"),
+            "memory": check_share(memory, "memory"),
+            "gc": check_share(gc, "gc"),
             "stall": 0.1,
         }
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"name must be text that is not empty, not {name!r}")
+        self.name = name
         if not isinstance(dry_run, bool):
             raise TypeError(f"dry_run must be True or False, not {dry_run!r}")
         self.dry_run = dry_run
-        self._sensors = Sensors(without=_names(without))
-        self._own = {name: OwnSensor(name, read) for name, read in _own(sensors).items()}
+        self._sensors = Sensors(without=check_names(without))
+        self._own = {name: OwnSensor(name, read) for name, read in check_sensors(sensors).items()}
         self.clock = check_clock(clock)
         self.time = steady_time(self.clock)
         self.gate = Gate(self.clock, self.time, self._step)
         self.gate.dry_run = dry_run
         self._limiters: weakref.WeakSet[Counted] = weakref.WeakSet()
-        self._state = LoadState(queue=self._targets.queue)
+        self._state = LoadState(queue=self.targets.queue)
+        #: What was changed, how often, and why.
+        self.adjustments = Adjustments()
+        self._iterations: deque[tuple[float, float]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
         self._pauses: deque[tuple[float, float]] = deque()
@@ -143,6 +153,19 @@ class LoadController:
         return self.gate.early
 
     @property
+    def lag(self) -> float:
+        """The longest iteration of the event loop in the last ten seconds or so, seconds.
+
+        Only iterations in which somebody called are seen.
+        """
+        return max((longest for _, longest in tuple(self._iterations)), default=0.0)
+
+    @property
+    def lagged(self) -> float:
+        """Seconds so far in iterations of the event loop that took more than 5 ms."""
+        return self.gate.lagged(self.time())
+
+    @property
     def is_running(self) -> bool:
         """Whether it was entered, and its event loop runs."""
         return self._loop is not None and self._loop.is_running()
@@ -169,6 +192,11 @@ class LoadController:
         }
         return up | {name: own.pressure(now) is not None for name, own in self._own.items()}
 
+    def sensor_failures(self) -> dict[str, int]:
+        """How often each sensor raised, or gave what is no number."""
+        built_in = {name: sensor.failures for name, sensor in self._sensors.built_in.items()}
+        return built_in | {name: own.failures for name, own in self._own.items()}
+
     async def __aenter__(self) -> "LoadController":
         """Begin to measure. Entered again while it runs, it goes on until all have left."""
         loop = asyncio.get_running_loop()
@@ -191,7 +219,7 @@ class LoadController:
         # asyncio reads into a new block of 256 KiB each time, which glibc maps and unmaps until a
         # larger one has been freed. One refusal costs 15 to 20 us less from then on.
         bytes(_LARGE_BLOCK)
-        self._state = LoadState(at=self.time(), queue=self._targets.queue)
+        self._state = LoadState(at=self.time(), queue=self.targets.queue)
         self._last = None
         self._pauses.clear()
         self._sensors.start()
@@ -267,7 +295,9 @@ class LoadController:
         readings["lagged"] = gate.lagged(now)
         if self._last is not None and now > self._last_at:
             sample = self._sample(now, readings, self._last)
-            state = self._state = advance(self._state, sample, self._targets)
+            state = self._state = advance(self._state, sample, self.targets)
+            self.adjustments.see(state)
+            self._see_iteration(now, sample.longest)
             calls = (sample.admitted + sample.refused) / sample.seconds
             self._over = min(30.0, max(1.0, calls / state.rate))
             stays = _RETIRED * (state.shortest + state.queue) if state.shortest < inf else 0.0
@@ -276,13 +306,18 @@ class LoadController:
         self._last, self._last_at = readings, now
         self._counted = self._count()
         gate.capped, gate.shortest, gate.longest = 0, inf, 0.0
-        state, iteration = self._state, self._targets.iteration
+        state, iteration = self._state, self.targets.iteration
         if state.cost is None:
             gate.due = now + _FIRST_STEPS
         else:
             # Where one call alone takes that long, the next must not be refused for it.
             iteration = max(iteration, 1.5 * state.cost / state.share)
         gate.set_limits(state.cap, state.rate * state.stretch, iteration)
+
+    def _see_iteration(self, now: float, longest: float) -> None:
+        self._iterations.append((now, longest))
+        while now - self._iterations[0][0] > _LAG_OVER:
+            self._iterations.popleft()
 
     def _paused(self, now: float, total: float | None) -> float | None:
         """The share of the last seconds in which the collector of garbage has stopped us.
@@ -341,46 +376,6 @@ class LoadController:
             oldest=gate.oldest(now),
             pressures={name: value for name, value in pressures.items() if value is not None},
         )
-
-
-def _share(value: object, name: str) -> float:
-    checked = number(value, name)
-    if not 0 < checked <= 1:
-        raise ValueError(f"{name} must be a share above 0 and at most 1, not {value!r}")
-    return checked
-
-
-def _seconds(value: object, name: str) -> float:
-    checked = number(value, name)
-    if not 0.001 <= checked <= 10:
-        raise ValueError(f"{name} must be 0.001 to 10 seconds, not {value!r}")
-    return checked
-
-
-def _names(without: object) -> frozenset[str]:
-    if isinstance(without, str) or not isinstance(without, set | frozenset | tuple | list):
-        raise TypeError(f"without must be a set of sensor names, not {without!r}")
-    for name in without:
-        if name not in BUILT_IN:
-            raise ValueError(f"unknown sensor {name!r} in without; there are {', '.join(BUILT_IN)}")
-    return frozenset(without)
-
-
-def _own(sensors: Mapping[str, Callable[[], Any]] | None) -> dict[str, Callable[[], Any]]:
-    if sensors is None:
-        return {}
-    if not isinstance(sensors, Mapping):
-        raise TypeError(f"sensors must map names to functions, not {sensors!r}")
-    for name, read in sensors.items():
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"the name of a sensor must be text that is not empty, not {name!r}")
-        if name in BUILT_IN:
-            raise ValueError(f"sensor {name!r} is built in; give yours another name")
-        if not callable(read):
-            raise TypeError(
-                f"sensor {name!r} must be a function that returns a pressure, not {read!r}"
-            )
-    return dict(sensors)
 
 
 def check_load(load: object, clock: Clock) -> None:

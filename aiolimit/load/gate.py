@@ -115,6 +115,9 @@ class Gate:
         self.dry_run = False
         #: Calls that a dry run let in, and that would have been held up or refused.
         self.would_refuse = 0
+        self.refused = 0  # so far
+        self.early = 0  # of those, before their request was read and any limiter was asked
+        self._lagged = 0.0
         self.open(None)
 
     @classmethod
@@ -138,13 +141,10 @@ class Gate:
         self._waits = False
         self._begin(self._time())
         self._marker_at: float | None = None
-        self._lagged = 0.0
         self._pacer = Pacer()
         # Those who hold and those who only acquire wait for different things.
         self._waiting: dict[bool, list[tuple[int, Held, Callable[[], object]]]]
         self._waiting = {True: [], False: []}
-        self.refused = 0  # so far
-        self.early = 0  # of those, before their request was read and any limiter was asked
         self.capped = 0  # of those, since the last step, because of the cap
         self.shortest = inf  # that anyone was held, since the last step
         self.longest = 0.0  # of the iterations since then

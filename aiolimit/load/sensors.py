@@ -98,6 +98,11 @@ class OwnSensor:
         self._pressure: float | None = None
         self._said_at = -inf
 
+    @property
+    def failures(self) -> int:
+        """As of `Sensor`."""
+        return self._sensor.failures
+
     def pressure(self, now: float) -> float | None:
         """What it said last; None if that is long ago."""
         return self._pressure if now - self._said_at <= _STALE else None

@@ -1,0 +1,1 @@
+"""What watches: every metric there is, and whose values are told."""

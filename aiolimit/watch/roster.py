@@ -1,0 +1,171 @@
+"""Whose values are told: the limiters that are watched, and their load controllers.
+
+1. A watched limiter is not kept alive. Its counts stay when it has gone, as a counter that goes
+   back looks like a restart; a limiter of the same name that comes later goes on from there.
+2. Two of one name are told as one: an application that is built twice, a middleware that its
+   framework builds again.
+3. Watching never fails a request. What cannot be read of one is left out, counted, and logged
+   once; all others are told.
+4. A counter never goes back, though a thread may read while the loop counts.
+"""
+
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+from aiolimit.limiter import Limiter
+from aiolimit.load.controller import LoadController
+from aiolimit.tally import Waits
+from aiolimit.watch.instrument import Instrument, Value
+from aiolimit.watch.of_limiter import LIMITER
+from aiolimit.watch.of_load import LOAD
+
+__all__ = ["INSTRUMENTS", "Reading", "Roster", "label_names"]
+
+_log = logging.getLogger("aiolimit.metrics")
+
+#: What could not be read, in place of which something is missing above.
+_ERRORS: Final[Instrument[Any]] = Instrument(
+    "aiolimit_exporter_errors",
+    "counter",
+    "How often the values of a limiter or a load controller could not be read. The log says why; "
+    "what is missing here was not 0.",
+    "{error}",
+    (),
+    lambda _roster: (),
+)
+
+_COMBINE: Final[dict[str, Callable[[Iterable[float]], float]]] = {
+    "sum": sum,
+    "min": min,
+    "max": max,
+}
+
+#: All metrics there are, in the order in which they are told.
+INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (*LIMITER, *LOAD, _ERRORS)
+
+#: The values of one instrument: by the name of the limiter or the controller, and its labels.
+Reading: TypeAlias = dict[tuple[str, ...], Value]
+
+
+def label_names(instrument: Instrument[Any]) -> tuple[str, ...]:
+    """What the values of an instrument are told apart by: names first, then its own labels."""
+    if instrument is _ERRORS:
+        return ()
+    return ("controller" if instrument in LOAD else "limiter", *instrument.labels)
+
+
+class Roster:
+    """The limiters of one registry."""
+
+    def __init__(self) -> None:
+        self._limiters: list[weakref.ref[Limiter]] = []
+        self._departed: dict[str, Reading] = {}
+        self._last: dict[str, Reading] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._errors = 0
+        # Entered again by the same thread, where a limiter is collected while this is read.
+        self._lock = threading.RLock()
+
+    def add(self, limiters: Iterable[Limiter]) -> None:
+        """Watch those limiters; one that is watched already is so only once."""
+        with self._lock:
+            for limiter in limiters:
+                if all(reference() is not limiter for reference in self._limiters):
+                    self._limiters.append(weakref.ref(limiter))
+                    limiter._watchers = (*limiter._watchers, self.depart)
+
+    def limiters(self) -> list[Limiter]:
+        """All that are watched and alive."""
+        return [limiter for reference in tuple(self._limiters) if (limiter := reference())]
+
+    def read(self) -> Iterator[tuple[Instrument[Any], Reading]]:
+        """All values as they are now, those of the same name as one."""
+        with self._lock:
+            limiters = self.limiters()
+            controllers = list({id(one.load): one.load for one in limiters if one.load}.values())
+            found: dict[str, Reading] = {one.name: {} for one in INSTRUMENTS}
+            self._read(LIMITER, limiters, found)
+            self._read(LOAD, controllers, found)
+            found[_ERRORS.name][()] = self._errors
+            for instrument in INSTRUMENTS:
+                reading = found[instrument.name]
+                if instrument.kind != "gauge":
+                    for labels, value in self._departed.get(instrument.name, {}).items():
+                        _add(reading, labels, value, "sum")
+                    _never_back(reading, self._last.setdefault(instrument.name, {}))
+        return ((instrument, found[instrument.name]) for instrument in INSTRUMENTS)
+
+    def depart(self, limiter: Limiter) -> None:
+        """Keep the counts of a limiter that is about to go."""
+        if sys.is_finalizing():
+            return  # nobody will ask any more
+        with self._lock:
+            self._limiters = [one for one in self._limiters if one() not in (None, limiter)]
+            self._read(LIMITER, [limiter], self._departed, counts_only=True)
+            load = limiter.load
+            if load is not None and all(one.load is not load for one in self.limiters()):
+                self._read(LOAD, [load], self._departed, counts_only=True)
+            self._tell_once(
+                ("gone", limiter.name),
+                "limiter %r is watched for metrics, but nobody holds it any more: it was collected "
+                "as garbage, its counts stay as they are",
+                limiter.name,
+            )
+
+    def _read(
+        self,
+        instruments: Iterable[Instrument[Any]],
+        subjects: Iterable[Limiter | LoadController],
+        found: dict[str, Reading],
+        *,
+        counts_only: bool = False,
+    ) -> None:
+        for subject in subjects:
+            name = subject.name
+            for instrument in instruments:
+                if counts_only and instrument.kind == "gauge":
+                    continue
+                reading = found.setdefault(instrument.name, {})
+                try:
+                    for labels, value in instrument.read(subject):
+                        _add(reading, (name, *labels), value, instrument.combine)
+                except Exception as error:  # noqa: BLE001 (no scrape is to blame, no request either)
+                    self._errors += 1
+                    self._tell_once(
+                        ("error", instrument.name),
+                        "%s of %r cannot be read and is left out: %r",
+                        *(instrument.name, name, error),
+                    )
+
+    def _tell_once(self, what: tuple[str, str], message: str, *arguments: object) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning(message, *arguments)
+
+
+def _add(reading: Reading, labels: tuple[str, ...], value: Value, combine: str) -> None:
+    known = reading.get(labels)
+    if known is not None:
+        if isinstance(value, Waits) and isinstance(known, Waits):
+            pairs = zip(known.buckets, value.buckets, strict=True)
+            value = Waits(tuple(map(sum, pairs)), known.seconds + value.seconds)
+        elif not isinstance(value, Waits) and not isinstance(known, Waits):
+            value = _COMBINE[combine]((known, value))
+    reading[labels] = value
+
+
+def _never_back(reading: Reading, last: Reading) -> None:
+    """Raise each count to what was told of it before, and remember what is told now."""
+    for labels, value in reading.items():
+        before = last.get(labels)
+        if isinstance(value, Waits):
+            if isinstance(before, Waits):
+                pairs = zip(value.buckets, before.buckets, strict=True)
+                value = Waits(tuple(map(max, pairs)), max(value.seconds, before.seconds))
+        elif before is not None and not isinstance(before, Waits):
+            value = max(value, before)
+        reading[labels] = last[labels] = value
