@@ -254,7 +254,9 @@ class Admission:
 
     def settle(self, permit: Permit, cost: float) -> None:
         """Charge or give back the difference between what the permit cost and what it costs."""
+        more = cost - permit.cost
         settle(self, permit, cost)
+        self.tally.settle(more)
 
     def take(
         self, key: Hashable, cost: float, limits: Limits, now: float, *, only_ask: bool = False

@@ -44,7 +44,7 @@ class _Collector(Collector):
     """Reads the limiters of one registry when it is asked to collect."""
 
     def __init__(self) -> None:
-        self.roster = Roster()
+        self.roster = Roster(self)
         # Made once: of what a scrape takes here, they would be the greater part.
         self._heads: dict[tuple[str, tuple[str, ...]], _Heads] = {}
 

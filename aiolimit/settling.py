@@ -21,7 +21,6 @@ def settle(admission: "Admission", permit: "Permit", cost: float) -> None:
         queues.check_loop(to_serve=True)
     more = cost - permit.cost
     permit._cost = cost
-    admission.tally.settle(more)
     if all(limit is None for limit in limits):
         return
     now = admission.time()

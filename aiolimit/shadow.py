@@ -60,9 +60,8 @@ class _Absent:
         permit._layout = waiter.layout
         if cost != waiter.cost:
             permit._cost = waiter.cost
-            self._admission.tally.settle(waiter.cost - cost)
             # Not here: those behind it are being let in.
-            self._loop.call_soon(self._admission.settle, permit, cost)
+            self._loop.call_soon(settle, self._admission, permit, cost)
 
     def set_exception(self, _error: BaseException) -> None:
         """It would be refused now. That is counted where the error was made."""
@@ -114,7 +113,7 @@ class ShadowAdmission(Admission):
     def settle(self, permit: Permit, cost: float) -> None:
         """As always where it was charged; what was not, or is not yet, only changes its cost."""
         if getattr(permit, "_verdict", None) is None:
-            settle(self, permit, cost)
+            super().settle(permit, cost)
             return
         self.tally.settle(cost - permit.cost)
         permit._cost = cost

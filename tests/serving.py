@@ -40,7 +40,7 @@ def free_port() -> int:
         return port
 
 
-async def _started(
+async def started(
     command: tuple[str, ...], environment: dict[str, str]
 ) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
@@ -56,7 +56,7 @@ async def _started(
 @contextlib.asynccontextmanager
 async def running(*command: str, **environment: str) -> AsyncIterator[str]:
     """A program that says on which `http://...` it listens; gives that address."""
-    process = await _started(command, environment)
+    process = await started(command, environment)
     assert process.stdout is not None
     said = ""
     try:
@@ -74,7 +74,7 @@ async def running(*command: str, **environment: str) -> AsyncIterator[str]:
 
 async def run(*command: str, **environment: str) -> tuple[int, str]:
     """A program that ends by itself; gives its exit status and all that it printed."""
-    process = await _started(command, environment)
+    process = await started(command, environment)
     said, _ = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode is not None
     return process.returncode, said.decode()

@@ -32,7 +32,7 @@ FLOORS = [
     {"watch.of_limiter", "watch.of_load"},
     {"watch.roster"},
     {"watch.multiprocess"},
-    {"metrics"},
+    {"metrics", "otel"},
     {"testing", "http.address", "http.structured", "http.times"},
     {"http.fields", "http.feedback"},
     {"http.asgi_types", "http.answers", "http.uvicorn"},

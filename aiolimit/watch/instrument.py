@@ -24,7 +24,7 @@ Value: TypeAlias = float | Waits
 Values: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Instrument(Generic[S]):
     """One metric.
 

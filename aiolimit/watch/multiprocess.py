@@ -38,7 +38,7 @@ class Flusher:
     """Writes the values of one roster to the files of this process, for as long as it lives."""
 
     def __init__(self) -> None:
-        self.roster = Roster()
+        self.roster = Roster(self)
         self._metrics: dict[str, Any] = {one.name: _made(one) for one in INSTRUMENTS}
         self._written: dict[tuple[str, tuple[str, ...]], Value] = {}
         self._lock = threading.RLock()

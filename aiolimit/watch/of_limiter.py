@@ -196,7 +196,7 @@ LIMITER: Final[tuple[Instrument[Limiter], ...]] = (
         "aiolimit_keys_evicted",
         "counter",
         "Keys that were forgotten because they were idle. Many a second come once and never "
-        "again: is the key what you want to limit by?",
+        "again: check that the key is what you want to limit by.",
         "{key}",
         (),
         one(lambda limiter: limiter._store.evicted),

@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from aiolimit.limiter import Limiter
@@ -47,6 +47,9 @@ _COMBINE: Final[dict[str, Callable[[Iterable[float]], float]]] = {
 #: All metrics there are, in the order in which they are told.
 INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (*LIMITER, *LOAD, _ERRORS)
 
+_OF_LIMITER: Final = frozenset(LIMITER)
+_OF_LOAD: Final = frozenset(LOAD)
+
 #: The values of one instrument: by the name of the limiter or the controller, and its labels.
 Reading: TypeAlias = dict[tuple[str, ...], Value]
 
@@ -55,13 +58,17 @@ def label_names(instrument: Instrument[Any]) -> tuple[str, ...]:
     """What the values of an instrument are told apart by: names first, then its own labels."""
     if instrument is _ERRORS:
         return ()
-    return ("controller" if instrument in LOAD else "limiter", *instrument.labels)
+    return ("controller" if instrument in _OF_LOAD else "limiter", *instrument.labels)
 
 
 class Roster:
-    """The limiters of one registry."""
+    """The limiters of one registry.
 
-    def __init__(self) -> None:
+    owner: who reads it; when that has gone nobody will ask any more.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = weakref.ref(owner)
         self._limiters: list[weakref.ref[Limiter]] = []
         self._departed: dict[str, Reading] = {}
         self._last: dict[str, Reading] = {}
@@ -82,27 +89,30 @@ class Roster:
         """All that are watched and alive."""
         return [limiter for reference in tuple(self._limiters) if (limiter := reference())]
 
-    def read(self) -> Iterator[tuple[Instrument[Any], Reading]]:
-        """All values as they are now, those of the same name as one."""
+    def read(
+        self, instruments: Sequence[Instrument[Any]] = INSTRUMENTS
+    ) -> Iterator[tuple[Instrument[Any], Reading]]:
+        """The values of those instruments as they are now, those of the same name as one."""
         with self._lock:
             limiters = self.limiters()
             controllers = list({id(one.load): one.load for one in limiters if one.load}.values())
-            found: dict[str, Reading] = {one.name: {} for one in INSTRUMENTS}
-            self._read(LIMITER, limiters, found)
-            self._read(LOAD, controllers, found)
-            found[_ERRORS.name][()] = self._errors
-            for instrument in INSTRUMENTS:
+            found: dict[str, Reading] = {one.name: {} for one in instruments}
+            self._read([one for one in instruments if one in _OF_LIMITER], limiters, found)
+            self._read([one for one in instruments if one in _OF_LOAD], controllers, found)
+            if _ERRORS.name in found:
+                found[_ERRORS.name][()] = self._errors
+            for instrument in instruments:
                 reading = found[instrument.name]
                 if instrument.kind != "gauge":
                     for labels, value in self._departed.get(instrument.name, {}).items():
                         _add(reading, labels, value, "sum")
                     _never_back(reading, self._last.setdefault(instrument.name, {}))
-        return ((instrument, found[instrument.name]) for instrument in INSTRUMENTS)
+        return ((instrument, found[instrument.name]) for instrument in instruments)
 
     def depart(self, limiter: Limiter) -> None:
         """Keep the counts of a limiter that is about to go."""
-        if sys.is_finalizing():
-            return  # nobody will ask any more
+        if self._owner() is None or sys.is_finalizing():
+            return
         with self._lock:
             self._limiters = [one for one in self._limiters if one() not in (None, limiter)]
             self._read(LIMITER, [limiter], self._departed, counts_only=True)

@@ -1,0 +1,1 @@
+"""Dashboards for Grafana, alert rules for Prometheus, and what brings both up."""

@@ -1,0 +1,327 @@
+"""The dashboard of one limiter, in more depth."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from grafana.common import PROCESS, REASONS, WAITS, controller_cuts, process_variables, shares
+from grafana.dashboard import Row, dashboard, label_variable, link
+from grafana.panels import Json, Query, heatmap, lines, numbers
+
+__all__ = ["limiter"]
+
+# One value, and so not a pattern: a name may hold what means something else in one.
+LIMITER: Final = f'{PROCESS}, limiter="$limiter"'
+REFUSED: Final = 'reason!="cancelled"'
+NOT_IN_SHADOW: Final = "Not in shadow"
+
+
+def rate(metric: str, *, by: str = "", only: str = "") -> str:
+    """The sum of a counter of the limiter, as a rate."""
+    matchers = f"{LIMITER}, {only}" if only else LIMITER
+    grouped = f"sum by ({by})" if by else "sum"
+    return f"{grouped} (rate({metric}{{{matchers}}}[$__rate_interval]))"
+
+
+def now(metric: str, *, by: str = "") -> str:
+    """The sum of a gauge of the limiter."""
+    grouped = f"sum by ({by})" if by else "sum"
+    return f"{grouped} ({metric}{{{LIMITER}}})"
+
+
+def per_second(metric: str) -> str:
+    """A limit of the limiter as cost per second, for each of its rates."""
+    return f"sum by (per) ({metric}{{{LIMITER}}} / aiolimit_limit_period_seconds{{{LIMITER}}})"
+
+
+def used() -> str:
+    """The cost that passed and was not given back, per second."""
+    return f"{rate('aiolimit_cost_admitted_total')} - {rate('aiolimit_cost_returned_total')}"
+
+
+def limiter() -> Json:
+    """The whole dashboard."""
+    variables = process_variables()
+    series = f"aiolimit_admitted_total{{{PROCESS}}}"
+    variables.append(label_variable("limiter", "Limiter", series, several=False))
+    return dashboard(
+        "aiolimit-limiter",
+        "aiolimit: one limiter",
+        "Why one limiter refuses, how much of its limits is used, and how long its callers wait. "
+        "All processes that are chosen count together, and so do their limits.",
+        variables=variables,
+        annotations=[controller_cuts()],
+        links=[
+            link(
+                "Overview",
+                "/d/aiolimit-overview"
+                "?${datasource:queryparam}&${job:queryparam}&${instance:queryparam}",
+                "All limiters, and the load of the processes",
+            )
+        ],
+        rows=[
+            Row("Now", list(_now())),
+            Row("Rejections", list(_rejections())),
+            Row("Admitted, against the limits", list(_admitted())),
+            Row("Waiting", list(_waiting())),
+            Row("Warm-up", list(_warm_up())),
+            Row("Keys", list(_keys())),
+            Row("By process", list(_by_process())),
+        ],
+    )
+
+
+def _now() -> Iterator[Json]:
+    yield numbers(
+        "Admitted per second",
+        "Calls that passed. The row below tells how this stands against the limits.",
+        Query(rate("aiolimit_admitted_total"), "admitted"),
+        unit="cps",
+    )
+    yield numbers(
+        "Rejected per second",
+        "Calls that were refused, but not those of callers who gave up. The next row says why.",
+        Query(rate("aiolimit_rejected_total", only=REFUSED), "rejected"),
+        unit="cps",
+        steps=((None, "green"), (0.001, "yellow")),
+    )
+    yield numbers(
+        "Waiting",
+        "Callers that wait for their turn now. If it only grows, set max_wait or max_waiters, or "
+        "raise the limit.",
+        Query(now("aiolimit_waiting"), "waiting"),
+        unit="short",
+    )
+    yield numbers(
+        "In flight",
+        "Calls inside their `async with` now. If it grows while admissions do not, what is done "
+        "inside has become slow.",
+        Query(now("aiolimit_in_flight"), "in flight"),
+        unit="short",
+    )
+    yield numbers(
+        "Limit now",
+        "The limit of each rate in force for each key, in its period, of all processes together. "
+        "Below the configured one while the limiter warms up. Limiter.update changes it.",
+        Query(now("aiolimit_limit", by="per"), "per {{per}}"),
+        unit="short",
+    )
+    yield numbers(
+        "Keys",
+        "Keys in memory now, some 300 bytes each. Bound them with max_keys.",
+        Query(now("aiolimit_keys"), "keys"),
+        unit="short",
+    )
+
+
+def _rejections() -> Iterator[Json]:
+    yield lines(
+        "Rejected per second, by reason",
+        "quota, cost_too_high: over a limit; fine if it is that caller's fault. timeout, "
+        "queue_full: more comes than the limit lets pass; raise the limit, max_wait or "
+        "max_waiters. overload: the process is busy; add processes. cancelled: the caller gave "
+        "up; waits are longer than callers have patience for.",
+        Query(rate("aiolimit_rejected_total", by="reason"), "{{reason}}"),
+        unit="cps",
+        width=12,
+        stacked=True,
+        colours=REASONS,
+    )
+    yield lines(
+        "Share of calls rejected",
+        "Of all calls that were made. If it stays above a fifth, see by reason beside it. Requests "
+        "refused before parsing belong to no limiter; the overview has them.",
+        Query(
+            f"{rate('aiolimit_rejected_total', only=REFUSED)} / "
+            f"({rate('aiolimit_admitted_total')} + {rate('aiolimit_rejected_total')})",
+            "rejected",
+        ),
+        unit="percentunit",
+        width=12,
+        steps=shares(0.05, 0.2),
+        nothing="No calls",
+    )
+    yield lines(
+        "Admissions near the limit",
+        "The share of admissions after which a key had used more than 80 % of a limit. It rises "
+        "before anyone is refused: tell those callers, or raise the limit.",
+        Query(
+            f"{rate('aiolimit_near_limit_total')} / {rate('aiolimit_admitted_total')}",
+            "near the limit",
+        ),
+        unit="percentunit",
+        width=12,
+        height=7,
+        steps=shares(0.3, 0.8),
+        highest=1,
+        nothing="No calls",
+    )
+    yield lines(
+        "Would be rejected (shadow)",
+        "Calls per second that passed only because the limiter is in shadow, by why it would have "
+        "refused them. Where this is what you want to refuse, take shadow=True away.",
+        Query(rate("aiolimit_shadow_rejected_total", by="reason"), "{{reason}}"),
+        unit="cps",
+        width=12,
+        height=7,
+        stacked=True,
+        colours=REASONS,
+        nothing=NOT_IN_SHADOW,
+    )
+
+
+def _admitted() -> Iterator[Json]:
+    yield lines(
+        "Cost per second, against the limits",
+        "The cost that passed and was not given back, and dashed each limit in force, divided by "
+        "its period. A limit is for each key: with one key the lines cannot cross for long, with "
+        "many they may.",
+        Query(used(), "used"),
+        Query(per_second("aiolimit_limit"), "limit now, per {{per}}", dashed=True),
+        Query(
+            per_second("aiolimit_limit_configured"), "limit configured, per {{per}}", dashed=True
+        ),
+        unit="cps",
+        width=12,
+    )
+    yield lines(
+        "Share of the limit used",
+        "The same as a share, for each rate by its period. It is exact for limiters with one key. "
+        "A limit that comes with a call (limit=) is not known here. Near 1 for long: raise the "
+        "limit, or ask for less.",
+        Query(
+            f"({used()}) / on () group_right () {per_second('aiolimit_limit')}",
+            "per {{per}}",
+        ),
+        unit="percentunit",
+        width=12,
+        steps=shares(0.8, 1),
+        highest=1,
+    )
+    yield lines(
+        "Cost admitted and returned",
+        "Returned is what callers gave back, as they used less than they asked for or cancelled. "
+        "Where it is much of what is admitted, ask for less in the first place.",
+        Query(rate("aiolimit_cost_admitted_total"), "admitted"),
+        Query(rate("aiolimit_cost_returned_total"), "returned"),
+        unit="cps",
+        width=12,
+    )
+    yield lines(
+        "Limits, in their periods",
+        "Each limit in force for each key, and dashed as it is configured. They differ while the "
+        "limiter warms up. Limiter.update changes them.",
+        Query(now("aiolimit_limit", by="per"), "now, per {{per}}"),
+        Query(now("aiolimit_limit_configured", by="per"), "configured, per {{per}}", dashed=True),
+        unit="short",
+        width=12,
+    )
+
+
+def _waiting() -> Iterator[Json]:
+    yield heatmap(
+        "How long calls waited",
+        "Calls per second that passed, by how long they had waited; most have not waited at all. "
+        "Where the upper rows near max_wait fill up, calls are about to be refused.",
+        rate("aiolimit_wait_seconds_bucket", by="le"),
+        unit="s",
+        of="cps",
+        nothing="No calls",
+    )
+    mean = f"{rate('aiolimit_wait_seconds_sum')} / {rate('aiolimit_wait_seconds_count')}"
+    yield lines(
+        "Wait, quantiles and mean",
+        "Half of all calls that passed, 95 and 99 of a hundred waited no longer than this. Where "
+        "only p99 is high, few keys are busy; where p50 is high, most are.",
+        *(
+            Query(
+                f"histogram_quantile({share}, {rate('aiolimit_wait_seconds_bucket', by='le')})",
+                name,
+            )
+            for share, name in WAITS
+        ),
+        Query(mean, "mean", dashed=True),
+        unit="s",
+        nothing="No calls",
+    )
+    yield lines(
+        "Waiting, and in flight",
+        "Callers that wait for their turn, and those whose turn it is. If waiting only grows, more "
+        "comes than the limit lets pass.",
+        Query(now("aiolimit_waiting"), "waiting"),
+        Query(now("aiolimit_in_flight"), "in flight"),
+        unit="short",
+    )
+
+
+def _warm_up() -> Iterator[Json]:
+    yield lines(
+        "Warm-up",
+        "How warm each process is: at 1 the whole limit is in force. Where it does not rise there "
+        "is no traffic. Without a warm-up it is 1.",
+        Query(f"aiolimit_warm_up_ratio{{{LIMITER}}}", "{{instance}}"),
+        unit="percentunit",
+        width=12,
+        height=7,
+        highest=1,
+        nothing="Each key warms up by itself",
+    )
+    yield lines(
+        "Limit in force, of the one configured",
+        "What the warm-up leaves of each limit, of all processes together. 1 is all of it. If it "
+        "stays lower, the limiter gets too little traffic to warm up, or processes restart.",
+        Query(
+            f"{now('aiolimit_limit', by='per')} / {now('aiolimit_limit_configured', by='per')}",
+            "per {{per}}",
+        ),
+        unit="percentunit",
+        width=12,
+        height=7,
+        highest=1,
+    )
+
+
+def _keys() -> Iterator[Json]:
+    yield lines(
+        "Keys held",
+        "Keys in memory now, some 300 bytes each. If it only grows, bound it with max_keys.",
+        Query(now("aiolimit_keys"), "keys"),
+        unit="short",
+        height=7,
+    )
+    yield lines(
+        "Keys evicted per second",
+        "Keys that were forgotten because they were idle. Many come once and never again: is the "
+        "key what you want to limit by?",
+        Query(rate("aiolimit_keys_evicted_total"), "evicted"),
+        unit="cps",
+        height=7,
+    )
+    yield lines(
+        "Keys restricted",
+        "Keys that a server has asked to wait, or told of less than the limit. Nothing to do but "
+        "to wait; if it stays, the configured limit is above the server's.",
+        Query(now("aiolimit_keys_restricted"), "restricted"),
+        unit="short",
+        height=7,
+    )
+
+
+def _by_process() -> Iterator[Json]:
+    yield lines(
+        "Admitted per second, by process",
+        "Each process counts for itself. If one gets much more than the others, so do the keys "
+        "that meet it: look at how connections are spread.",
+        Query(rate("aiolimit_admitted_total", by="instance"), "{{instance}}"),
+        unit="cps",
+        width=12,
+        height=7,
+    )
+    yield lines(
+        "Rejected per second, by process",
+        "Calls that were refused, but not those of callers who gave up. If one process refuses "
+        "and others do not, it gets more traffic, or can do less.",
+        Query(rate("aiolimit_rejected_total", by="instance", only=REFUSED), "{{instance}}"),
+        unit="cps",
+        width=12,
+        height=7,
+    )
