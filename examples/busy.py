@@ -5,19 +5,21 @@
     curl -H "Authorization: Bearer secret" http://127.0.0.1:9100/-/status
     curl -X POST -H "Authorization: Bearer secret" "http://127.0.0.1:9100/-/work?milliseconds=20"
 
-(what it needs is in the extra `cli`). Nobody tells the limiter what a request costs. Its load
-controller measures that, and refuses with 503 what the process cannot do in time.
+(what it needs is in the extra `cli`; a live page is at /-/dashboard/?operator=secret). Nobody tells
+the limiter what a request costs. Its load controller measures that, and refuses with 503 what the
+process cannot do in time.
 """
 
 import argparse
 import asyncio
 import os
-import secrets
 import socket
 from pathlib import Path
 from time import thread_time
 
+import operators
 import uvicorn
+from operators import is_operator
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -56,7 +58,7 @@ class Busy:
 
     async def status(self, request: Request) -> Response:
         """For the operator: what the load controller holds of this process, and why."""
-        if not self.is_operator(request):
+        if not is_operator(request.scope, self.operator_key):
             return JSONResponse({"error": "for the operator only"}, 403)
         state = self.load.state
         return JSONResponse(
@@ -77,29 +79,27 @@ class Busy:
             milliseconds = float(request.query_params["milliseconds"])
         except (KeyError, ValueError):
             milliseconds = -1.0
-        if not self.is_operator(request):
+        if not is_operator(request.scope, self.operator_key):
             return JSONResponse({"error": "for the operator only"}, 403)
         if not 0 <= milliseconds <= 1000:
             return JSONResponse({"error": "milliseconds is a number from 0 to 1000"}, 400)
         self.milliseconds = milliseconds
         return await self.status(request)
 
-    def is_operator(self, request: Request) -> bool:
-        given = request.headers.get("authorization", "")
-        wanted = f"Bearer {self.operator_key}"
-        return self.operator_key is not None and secrets.compare_digest(
-            given.encode(), wanted.encode()
-        )
-
     def app(self) -> App:
         routes = [
             Route("/-/status", self.status),
             Route("/-/work", self.work, methods=["POST"]),
+            *operators.routes("busy", [self.limiter], self.operator_key),
             Route("/{path:path}", self.answer),
         ]
         # The operator comes in whatever the load is. The others are refused before routing.
         return RateLimitMiddleware(
-            Starlette(routes=routes), limiter=self.limiter, exempt={"/-/status", "/-/work"}
+            Starlette(routes=routes),
+            limiter=self.limiter,
+            exempt=lambda scope: (
+                scope["path"].startswith("/-/") and is_operator(scope, self.operator_key)
+            ),
         )
 
 

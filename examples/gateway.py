@@ -14,14 +14,15 @@ an operator changes a limit with one statement, while it runs, from the next req
 
 Two limiters stand in a row. `quota` is each user's own: over it a request is refused at once
 with 429. `pace` is what the backend can take from all users together: over it requests wait
-their turn, in order, for two seconds at most. Both count for this one process. With a key in the
-environment variable GATEWAY_OPERATOR_KEY the operator sees at /-/status what each user has left.
+their turn, in order, for two seconds at most. `trial` is a limit that its operator thinks about:
+in shadow, it counts whom it would refuse. All count for this one process. With a key in the
+environment variable GATEWAY_OPERATOR_KEY the operator sees at /-/status what each user has left,
+and at /-/dashboard/?operator=<key> a live page (`operators.py`).
 """
 
 import argparse
 import contextlib
 import os
-import secrets
 import sqlite3
 import sys
 from collections import Counter
@@ -31,11 +32,13 @@ from pathlib import Path
 
 import aiosqlite
 import httpx2
+import operators
 import uvicorn
+from operators import is_operator
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from aiolimit import UNLIMITED, Limiter, RateLimited
 from aiolimit.http.fields import refusal_body, refusal_headers
@@ -85,9 +88,10 @@ class Refused(Exception):
 class Gateway:
     def __init__(self, database: Path, backend: str, operator_key: str | None = None) -> None:
         self.database, self.backend, self.operator_key = database, backend, operator_key
-        # The 1 is a place-holder: every call brings the limit of its user.
-        self.quota = Limiter("1/min", name="quota", max_wait=0)
+        # What a user has who is nothing special: every call brings the limit of its user.
+        self.quota = Limiter("60/min", name="quota", max_wait=0)
         self.pace = Limiter("25/s", name="pace", burst=10, max_wait=2, max_waiters=500)
+        self.trial = Limiter("15/s", name="trial", max_wait=0, shadow=True)
         self.waiting: Counter[str] = Counter()
 
     @contextlib.asynccontextmanager
@@ -143,6 +147,7 @@ class Gateway:
         try:
             user = await self.look_up(request)
             limit = user.requests_per_minute or UNLIMITED
+            self.trial.try_acquire("everybody")
             async with self.quota.acquire(user.name, limit=limit):
                 body = await request.body()
                 self.waiting[user.name] += 1
@@ -178,8 +183,7 @@ class Gateway:
 
     async def status(self, request: Request) -> Response:
         """For the operator: what each user has left, who waits, and why."""
-        given = request.headers.get("authorization", "")
-        if not secrets.compare_digest(given.encode(), f"Bearer {self.operator_key}".encode()):
+        if not is_operator(request.scope, self.operator_key):
             return JSONResponse({"error": "for the operator only"}, 403)
         try:
             async with self.users.execute(LOOK_UP) as rows:
@@ -193,9 +197,11 @@ class Gateway:
 
     def app(self) -> Starlette:
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-        routes = [Route("/{path:path}", self.handle, methods=methods)]
+        routes: list[BaseRoute] = [Route("/{path:path}", self.handle, methods=methods)]
         if self.operator_key is not None:
-            routes.insert(0, Route("/-/status", self.status))
+            limiters = [self.quota, self.pace, self.trial]
+            pages = operators.routes("gateway", limiters, self.operator_key)
+            routes = [Route("/-/status", self.status), *pages, *routes]
         return Starlette(routes=routes, lifespan=self.lifespan)
 
 

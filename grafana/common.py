@@ -7,7 +7,6 @@ from grafana.panels import Json, Steps
 
 __all__ = [
     "EARLY",
-    "NOT_IN_SHADOW",
     "PROCESS",
     "REASONS",
     "WAITS",
@@ -35,8 +34,6 @@ REASONS: Final = {
 
 #: Half of the calls, nearly all, and all but one of a hundred.
 WAITS: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
-
-NOT_IN_SHADOW: Final = "No limiter is in shadow"
 
 
 def shares(warning: float, bad: float) -> Steps:

@@ -12,7 +12,6 @@ __all__ = ["limiter"]
 # One value, and so not a pattern: a name may hold what means something else in one.
 LIMITER: Final = f'{PROCESS}, limiter="$limiter"'
 REFUSED: Final = 'reason!="cancelled"'
-NOT_IN_SHADOW: Final = "Not in shadow"
 
 
 def rate(metric: str, *, by: str = "", only: str = "") -> str:
@@ -165,7 +164,7 @@ def _rejections() -> Iterator[Json]:
         height=7,
         stacked=True,
         colours=REASONS,
-        nothing=NOT_IN_SHADOW,
+        nothing="Not in shadow",
     )
 
 
@@ -258,7 +257,7 @@ def _warm_up() -> Iterator[Json]:
         "Warm-up",
         "How warm each process is: at 1 the whole limit is in force. Where it does not rise there "
         "is no traffic. Without a warm-up it is 1.",
-        Query(f"aiolimit_warm_up_ratio{{{LIMITER}}}", "{{instance}}"),
+        Query(f"aiolimit_warm_up_ratio{{{LIMITER}}}", "{{job}} {{instance}}"),
         unit="percentunit",
         width=12,
         height=7,
@@ -290,8 +289,8 @@ def _keys() -> Iterator[Json]:
     )
     yield lines(
         "Keys evicted per second",
-        "Keys that were forgotten because they were idle. Many come once and never again: is the "
-        "key what you want to limit by?",
+        "Keys that were forgotten because they were idle. If there are many, most callers come "
+        "once and never again: is the key what you want to limit by?",
         Query(rate("aiolimit_keys_evicted_total"), "evicted"),
         unit="cps",
         height=7,
@@ -311,7 +310,7 @@ def _by_process() -> Iterator[Json]:
         "Admitted per second, by process",
         "Each process counts for itself. If one gets much more than the others, so do the keys "
         "that meet it: look at how connections are spread.",
-        Query(rate("aiolimit_admitted_total", by="instance"), "{{instance}}"),
+        Query(rate("aiolimit_admitted_total", by="job, instance"), "{{job}} {{instance}}"),
         unit="cps",
         width=12,
         height=7,
@@ -320,7 +319,10 @@ def _by_process() -> Iterator[Json]:
         "Rejected per second, by process",
         "Calls that were refused, but not those of callers who gave up. If one process refuses "
         "and others do not, it gets more traffic, or can do less.",
-        Query(rate("aiolimit_rejected_total", by="instance", only=REFUSED), "{{instance}}"),
+        Query(
+            rate("aiolimit_rejected_total", by="job, instance", only=REFUSED),
+            "{{job}} {{instance}}",
+        ),
         unit="cps",
         width=12,
         height=7,

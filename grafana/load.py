@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Final
 
-from grafana.common import EARLY, PROCESS
+from grafana.common import PROCESS
 from grafana.panels import Json, Query, lines, states
 
 __all__ = ["can_do", "held_back"]
 
-EACH: Final = "{{instance}} {{controller}}"
+EACH: Final = "{{job}} {{instance}} {{controller}}"
 NO_CONTROLLER: Final = "No load controller"
+FAINT: Final = "rgba(142, 142, 142, 0.15)"
 
 
 def of_process(metric: str) -> str:
@@ -19,18 +20,16 @@ def of_process(metric: str) -> str:
 
 def can_do() -> Iterator[Json]:
     """How much each process can do, and what that rests on."""
-    overload = f'rate(aiolimit_rejected_total{{{PROCESS}, reason="overload"}}[$__rate_interval])'
+    admitted = f"rate({of_process('aiolimit_load_admitted_total')}[$__rate_interval])"
+    rejected = f"rate({of_process('aiolimit_load_rejected_total')}[$__rate_interval])"
     yield lines(
-        "Requests per second the process can do",
-        "What the load controller has measured, and dashed what was refused because more was "
-        "asked for. Add processes where the dashed line stays above 0. Nothing is told until the "
-        "cost of a request is known.",
-        Query(of_process("aiolimit_load_rate"), f"{EACH} can do"),
-        Query(
-            f"sum by (instance) ({overload}) + sum by (instance) ({EARLY})",
-            "{{instance}} refused",
-            dashed=True,
-        ),
+        "Requests per second, against what can be done",
+        "What is asked of each process, what it admits, and dashed what it can do, as its load "
+        "controller has measured. Add processes where more is asked than can be done. Nothing can "
+        "be told of that until the cost of a request is known.",
+        Query(of_process("aiolimit_load_rate"), f"{EACH} can do", dashed=True),
+        Query(f"{admitted} + {rejected}", f"{EACH} asked"),
+        Query(admitted, f"{EACH} admitted"),
         unit="reqps",
         nothing=NO_CONTROLLER,
     )
@@ -104,8 +103,8 @@ def held_back() -> Iterator[Json]:
         "choose an instance above to see whose. memory: find what grows. stall: the machine waits "
         "for memory. gc: too much garbage. Others are your own sensors.",
         Query(f"max by (signal) ({of_process('aiolimit_load_binding')})", "{{signal}}"),
-        shown={0: ("no", "text"), 1: ("binds", "red")},
-        shown_of={"cpu": {0: ("no", "text"), 1: ("binds", "green")}},
+        shown={0: ("no", FAINT), 1: ("binds", "red")},
+        shown_of={"cpu": {0: ("no", FAINT), 1: ("binds", "green")}},
         nothing=NO_CONTROLLER,
     )
     yield states(
@@ -120,7 +119,8 @@ def held_back() -> Iterator[Json]:
     yield lines(
         "Event loop: longest iteration",
         "The longest iteration in the last 10 s. Far above the CPU time of a request, something "
-        "blocks the loop: find it with PYTHONASYNCIODEBUG=1.",
+        "blocks the loop: find it with PYTHONASYNCIODEBUG=1. Where the share of a core is low at "
+        "that time, others had the CPU.",
         Query(of_process("aiolimit_load_loop_lag_seconds"), EACH),
         unit="s",
         steps=((None, "green"), (0.25, "red")),

@@ -5,7 +5,6 @@ from typing import Final
 
 from grafana.common import (
     EARLY,
-    NOT_IN_SHADOW,
     PROCESS,
     REASONS,
     WAITS,
@@ -115,7 +114,7 @@ def _rejections() -> Iterator[Json]:
         unit="cps",
         width=12,
         height=7,
-        nothing=NOT_IN_SHADOW,
+        nothing="No limiter is in shadow",
     )
     yield lines(
         "Admissions near the limit",
@@ -177,8 +176,8 @@ def _waiting() -> Iterator[Json]:
     )
     yield lines(
         "Wait of the slowest of a hundred (p99)",
-        "How long calls waited that passed. Where it nears max_wait, calls are about to be "
-        "refused; compare it with the patience of your callers.",
+        "How long calls waited that passed; a millisecond is nothing. Where it nears max_wait, "
+        "calls are about to be refused; compare it with the patience of your callers.",
         Query(
             f"histogram_quantile(0.99, {rate('aiolimit_wait_seconds_bucket', by='limiter, le')})",
             "{{limiter}}",
@@ -238,8 +237,8 @@ def _keys() -> Iterator[Json]:
     )
     yield lines(
         "Keys evicted per second",
-        "Keys that were forgotten because they were idle. Many come once and never again: is the "
-        "key what you want to limit by?",
+        "Keys that were forgotten because they were idle. If there are many, most callers come "
+        "once and never again: is the key what you want to limit by?",
         Query(rate("aiolimit_keys_evicted_total", by="limiter"), "{{limiter}}", linked=True),
         unit="cps",
         width=6,
@@ -261,7 +260,10 @@ def _keys() -> Iterator[Json]:
         "Exporter errors per minute",
         "Values that could not be read, so that something is missing above. The log "
         "aiolimit.metrics says why.",
-        Query(f"60 * sum by (instance) (rate({errors}[$__rate_interval]))", "{{instance}}"),
+        Query(
+            f"60 * sum by (job, instance) (rate({errors}[$__rate_interval]))",
+            "{{job}} {{instance}}",
+        ),
         unit="cpm",
         width=6,
         height=8,

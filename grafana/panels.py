@@ -4,7 +4,7 @@ What holds for all of them:
 
 1. Each says what it tells and what to do about it, and has a unit.
 2. Each query goes to the data source that is chosen at the top of the dashboard.
-3. A limiter has the same colour everywhere: colours go by name.
+3. Reasons have the same colours everywhere (`colours`), as they are looked for most.
 4. Where there is nothing to show, the panel says why (`nothing`).
 """
 
@@ -73,8 +73,9 @@ def lines(
     custom: Json = {
         "drawStyle": "line",
         "lineInterpolation": "linear",
-        "lineWidth": 1,
-        "fillOpacity": 60 if stacked else 8,
+        # In a stack the line of a 0 would lie on what is below it, in its own colour.
+        "lineWidth": 0 if stacked else 1,
+        "fillOpacity": 70 if stacked else 8,
         "gradientMode": "none",
         "showPoints": "never",
         "spanNulls": False,
@@ -89,7 +90,7 @@ def lines(
     if mirrored is not None:
         properties: list[Json] = [{"id": "custom.transform", "value": "negative-Y"}]
         overrides.append(_override("byRegexp", mirrored, properties))
-    defaults: Json = {"color": {"mode": "palette-classic-by-name"}, "custom": custom}
+    defaults: Json = {"color": {"mode": "palette-classic"}, "custom": custom}
     if mirrored is None:
         defaults["min"] = 0
     return _panel(
@@ -108,7 +109,9 @@ def lines(
                 "displayMode": "table",
                 "placement": "bottom",
                 "showLegend": True,
-                "calcs": ["lastNotNull", "mean", "max"],
+                "calcs": ["lastNotNull", "max"],
+                "sortBy": "Last *",
+                "sortDesc": True,
             },
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
@@ -145,6 +148,8 @@ def numbers(
             "orientation": "auto",
             "textMode": "auto",
             "wideLayout": True,
+            "showPercentChange": False,
+            "percentChangeColorMode": "standard",
         },
     )
 
@@ -175,7 +180,7 @@ def states(
         nothing=nothing,
         defaults={
             "color": {"mode": "thresholds"},
-            "custom": {"lineWidth": 0, "fillOpacity": 75, "spanNulls": False},
+            "custom": {"lineWidth": 0, "fillOpacity": 75},
             "mappings": _mappings(shown),
         },
         overrides=[
@@ -187,7 +192,12 @@ def states(
             "showValue": "auto",
             "alignValue": "left",
             "rowHeight": 0.85,
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False},
+            "legend": {
+                "displayMode": "list",
+                "placement": "bottom",
+                "showLegend": False,  # each bar has its name beside it
+                "calcs": [],
+            },
             "tooltip": {"mode": "single", "sort": "none"},
         },
     )
@@ -235,6 +245,7 @@ def heatmap(
             "exemplars": {"color": "rgba(255,0,255,0.7)"},
             "filterValues": {"le": 1e-9},
             "rowsFrame": {"layout": "auto"},
+            "showValue": "never",
             "legend": {"show": True},
             "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": True},
             "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},

@@ -22,8 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
         "demo",
         help="watch a real service refuse, queue and admit real requests",
         description="Starts services of the examples on free ports of 127.0.0.1, sends them real "
-        "HTTP traffic, and shows what becomes of it. The first act is about quotas: five users at "
-        "a gateway. The second is about load: a service gets slower while more is asked of it.",
+        "HTTP traffic, and shows what becomes of it, here and on a live page. The first act is "
+        "about quotas: five users at a gateway. The second is about load: a service gets slower "
+        "while more is asked of it.",
     )
     demo.add_argument(
         "--seconds",
@@ -42,6 +43,16 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="send nothing, keep the gateway of the first act running and say how to try it",
     )
+    demo.add_argument(
+        "--stay",
+        action="store_true",
+        help="keep the live page when the acts are over, until Ctrl-C",
+    )
+    demo.add_argument(
+        "--port",
+        type=_port,
+        help="of the live page (default: 9464, or any that is free if that is taken)",
+    )
     options = parser.parse_args(arguments)
     if options.serve and options.act == "load":
         demo.error("--serve is for the gateway, which has no part in the act 'load'")
@@ -53,9 +64,25 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    from aiolimit.cli.demo import demo as run
+    try:
+        from aiolimit.cli.demo import demo as run
 
-    return run(options.seconds, act=options.act, serve=options.serve)
+        return run(
+            options.seconds,
+            act=options.act,
+            serve=options.serve,
+            stay=options.stay,
+            port=options.port,
+        )
+    except KeyboardInterrupt:  # before it has begun: what it needs takes a while to import
+        print("Stopped.")
+        return 0
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

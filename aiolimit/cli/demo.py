@@ -7,18 +7,32 @@ from typing import Any
 
 from rich.console import Console
 
-from aiolimit.cli.load import load
-from aiolimit.cli.quotas import quotas
+from aiolimit.cli.load import busy, load
+from aiolimit.cli.page import Service, showing
+from aiolimit.cli.quotas import gateway, quotas
+from aiolimit.cli.screen import say
 from aiolimit.cli.services import DemoFailed
 
 __all__ = ["demo"]
 
 
-def demo(seconds: float, *, act: str = "both", serve: bool = False) -> int:
-    """Run the demo, its first act for so many seconds; with `serve` until it is interrupted."""
+def demo(
+    seconds: float,
+    *,
+    act: str = "both",
+    serve: bool = False,
+    stay: bool = False,
+    port: int | None = None,
+) -> int:
+    """Run the demo, its first act for so many seconds; with `serve` until it is interrupted.
+
+    stay: keep the services and the page when the acts are over, until interrupted.
+    port: of the page.
+    """
     console = Console()
+    acts = _acts(console, seconds, act, serve=serve, stay=stay, port=port)
     try:
-        return asyncio.run(_until_interrupted(_acts(console, seconds, act, serve=serve)))
+        return asyncio.run(_until_interrupted(acts))
     except DemoFailed as failed:
         console.print(f"aiolimit demo: {failed}", style="red", markup=False)
         return 1
@@ -39,12 +53,28 @@ async def _until_interrupted(work: Any) -> int:
     return result
 
 
-async def _acts(console: Console, seconds: float, act: str, *, serve: bool) -> int:
+async def _acts(
+    console: Console, seconds: float, act: str, *, serve: bool, stay: bool, port: int | None
+) -> int:
     status = 0
-    if act != "load":
-        status = await quotas(console, seconds, serve=serve)
-    if act == "both":
-        console.print()
-    if act != "quotas":
-        status |= await load(console, seconds)
+    services: list[Service] = []
+    async with contextlib.AsyncExitStack() as running:
+        first = second = None
+        if act != "load":
+            first, database = await running.enter_async_context(gateway())
+            services.append(first)
+        if act != "quotas" and not serve:
+            second = await running.enter_async_context(busy())
+            services.append(second)
+        address = await running.enter_async_context(showing(services, port))
+        say(console, f"Watch it live, in a browser: {address}", "bold")
+        if first is not None:
+            status = await quotas(console, first, database, seconds, serve=serve)
+        if first is not None and second is not None:
+            console.print()
+        if second is not None:
+            status |= await load(console, second, seconds)
+        if stay:
+            say(console, f"All is over. The page stays, until Ctrl-C: {address}")
+            await asyncio.Event().wait()
     return status

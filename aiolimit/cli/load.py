@@ -5,19 +5,22 @@ told and asked goes to its operator's paths, on a connection of its own.
 """
 
 import asyncio
+import contextlib
 import json
 import secrets
+from collections.abc import AsyncIterator
 
 from rich.console import Console
 from rich.live import Live
 
 from aiolimit.cli import load_screen
 from aiolimit.cli.open_loop import Client, open_loop
+from aiolimit.cli.page import Service
 from aiolimit.cli.screen import say, tell
 from aiolimit.cli.services import DemoFailed, started
 from aiolimit.cli.tally import DEADLINE, Phase, Second, Status, phases, planned
 
-__all__ = ["load"]
+__all__ = ["busy", "load"]
 
 # Open before the load, as a service that is behind is slow to accept. More are opened when all of
 # them are in use. The operator may want to change something while it asks how things are.
@@ -25,21 +28,24 @@ _CONNECTIONS = 50
 _OPERATORS_CONNECTIONS = 2
 
 
-async def load(console: Console, seconds: float) -> int:
-    """Run the act, scaled to a first one of so many seconds; returns the exit status."""
+@contextlib.asynccontextmanager
+async def busy() -> AsyncIterator[Service]:
+    """The busy service."""
     key = secrets.token_hex(16)
+    async with started("busy.py", "--port", "0", BUSY_OPERATOR_KEY=key) as address:
+        yield Service("busy", address, key)
+
+
+async def load(console: Console, service: Service, seconds: float) -> int:
+    """Run the act, scaled to a first one of so many seconds; returns the exit status."""
     parts = phases(seconds)
     by_second = [Second(phase) for phase in parts for _ in range(phase.seconds)]
-    async with (
-        started("busy.py", "--port", "0", BUSY_OPERATOR_KEY=key) as address,
-        Client(address) as users,
-        Client(address) as operator,
-    ):
-        say(console, f"The busy service, with a load controller, listens on {address}")
+    say(console, f"The busy service, with a load controller, listens on {service.address}")
+    async with Client(service.address) as users, Client(service.address) as operator:
         await operator.open(_OPERATORS_CONNECTIONS)
         await users.open(_CONNECTIONS)
         try:
-            await _run(console, users, _Operator(operator, key), parts, by_second)
+            await _run(console, users, _Operator(operator, service.key), parts, by_second)
         except OSError as error:
             raise DemoFailed(f"the service does not answer its operator: {error!r}") from error
     return tell(console, load_screen.summary(by_second), load_screen.wrong(by_second))

@@ -6,6 +6,7 @@ import secrets
 import sqlite3
 import tempfile
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
@@ -13,36 +14,45 @@ from rich.console import Console
 from rich.live import Live
 
 from aiolimit.cli import quotas_screen
+from aiolimit.cli.page import Service
 from aiolimit.cli.screen import say, tell
 from aiolimit.cli.services import DemoFailed, started
 from aiolimit.cli.traffic import Tenant, send, tenants
 
-__all__ = ["quotas"]
+__all__ = ["gateway", "quotas"]
 
 
-async def quotas(console: Console, seconds: float, *, serve: bool) -> int:
-    """Run the act for so many seconds, or serve until cancelled; returns the exit status."""
-    operator_key = secrets.token_hex(16)
-    users = tenants()
+@contextlib.asynccontextmanager
+async def gateway() -> AsyncIterator[tuple[Service, Path]]:
+    """The gateway, with its backend; gives it and the database of its users."""
+    key = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="aiolimit-demo-") as folder:
         database = Path(folder, "users.db")
-        _write_users(database, users)
+        _write_users(database, tenants())
         async with (
             started("backend.py", "--port", "0") as backend,
             started(
                 "gateway.py",
                 *("--database", str(database), "--backend", backend, "--port", "0"),
-                GATEWAY_OPERATOR_KEY=operator_key,
-            ) as gateway,
+                GATEWAY_OPERATOR_KEY=key,
+            ) as address,
         ):
-            where = f"The users are in {database}, and the gateway listens on {gateway}"
-            say(console, where)
-            if serve:
-                _say_how_to_try(console, gateway, database, users)
-                await asyncio.Event().wait()
-            limits = httpx2.Limits(max_connections=200, max_keepalive_connections=50)
-            async with httpx2.AsyncClient(base_url=gateway, limits=limits, timeout=10) as client:
-                return await _run(console, client, database, users, seconds, operator_key)
+            yield Service("gateway", address, key), database
+
+
+async def quotas(
+    console: Console, service: Service, database: Path, seconds: float, *, serve: bool
+) -> int:
+    """Run the act for so many seconds, or serve until cancelled; returns the exit status."""
+    users = tenants()
+    where = f"The users are in {database}, and the gateway listens on {service.address}"
+    say(console, where)
+    if serve:
+        _say_how_to_try(console, service.address, database, users)
+        await asyncio.Event().wait()
+    limits = httpx2.Limits(max_connections=200, max_keepalive_connections=50)
+    async with httpx2.AsyncClient(base_url=service.address, limits=limits, timeout=10) as client:
+        return await _run(console, client, database, users, seconds, service.key)
 
 
 async def _run(

@@ -5,6 +5,7 @@ from what it was when one was told last. Its reason is what moved the rate most 
 parts of the law multiply, so the logarithm of the rate is a sum, and its greatest term is meant.
 """
 
+from collections.abc import Iterable
 from math import inf, log
 from typing import Final, Literal
 
@@ -16,23 +17,26 @@ _TOLD: Final = 0.2  # of the rate
 _HARDLY: Final = 1e-9
 
 Direction = Literal["down", "up"]
+_DIRECTIONS: Final[tuple[Direction, ...]] = ("down", "up")
 
 
 class Adjustments:
     """The adjustments of one controller.
 
+    pressures: the names of the pressures there may be.
     counts: by direction, and by reason: "cost", what a request takes; "share", of a core that
         this process gets; "refusals", what those take; "blind", the CPU could not be measured; or
-        the name of a pressure, such as "memory".
+        the name of a pressure, such as "memory". All begin at 0: Prometheus does not see the first
+        step of what begins at 1.
     """
 
     __slots__ = ("_told", "counts")
 
-    def __init__(self) -> None:
+    def __init__(self, pressures: Iterable[str] = ()) -> None:
         self.counts: dict[tuple[Direction, str], int] = {
             (direction, reason): 0
-            for direction in ("down", "up")
-            for reason in ("cost", "share", "refusals")
+            for reason in ("cost", "share", "refusals", "blind", *pressures)
+            for direction in _DIRECTIONS
         }
         self._told: LoadState | None = None
 

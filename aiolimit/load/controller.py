@@ -117,7 +117,9 @@ class LoadController:
         self._limiters: weakref.WeakSet[Counted] = weakref.WeakSet()
         self._state = LoadState(queue=self.targets.queue)
         #: What was changed, how often, and why.
-        self.adjustments = Adjustments()
+        self.adjustments = Adjustments((*self._pressure_targets, *self._own))
+        #: Calls that its limiters have let pass, as far as they were counted in its steps.
+        self.admitted = 0.0
         self._iterations: deque[tuple[float, float]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
@@ -146,6 +148,11 @@ class LoadController:
     def would_refuse(self) -> int:
         """Calls that `dry_run` has let in, and that would have been refused or held up."""
         return self.gate.would_refuse
+
+    @property
+    def refused(self) -> int:
+        """Calls that it has refused, with those of `refused_early`."""
+        return self.gate.refused
 
     @property
     def refused_early(self) -> int:
@@ -296,6 +303,7 @@ class LoadController:
         if self._last is not None and now > self._last_at:
             sample = self._sample(now, readings, self._last)
             state = self._state = advance(self._state, sample, self.targets)
+            self.admitted += sample.admitted
             self.adjustments.see(state)
             self._see_iteration(now, sample.longest)
             calls = (sample.admitted + sample.refused) / sample.seconds

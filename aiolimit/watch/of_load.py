@@ -47,6 +47,24 @@ LOAD: Final[tuple[Instrument[LoadController], ...]] = (
         known(lambda load: load.state.rate),
     ),
     Instrument(
+        "aiolimit_load_admitted",
+        "counter",
+        "Calls that all limiters of the load controller have let pass. With those it has rejected "
+        "it is what was asked of the process, to be held against what that can do.",
+        "{call}",
+        (),
+        one(lambda load: load.admitted),
+    ),
+    Instrument(
+        "aiolimit_load_rejected",
+        "counter",
+        "Calls that the load controller has refused, with those that were before they were "
+        "parsed. Add processes where it keeps rising.",
+        "{call}",
+        (),
+        one(lambda load: load.refused),
+    ),
+    Instrument(
         "aiolimit_load_in_flight",
         "gauge",
         "Calls in flight as the load controller counts them. At its limit new ones are refused.",
@@ -124,7 +142,8 @@ LOAD: Final[tuple[Instrument[LoadController], ...]] = (
         "aiolimit_load_loop_lag_seconds",
         "gauge",
         "The longest iteration of the event loop in the last 10 s. Far above a request's cost "
-        "something blocks the loop: find it with PYTHONASYNCIODEBUG=1.",
+        "something blocks the loop: find it with PYTHONASYNCIODEBUG=1. Or others had the "
+        "CPU: then the share is low.",
         "s",
         (),
         one(lambda load: load.lag),

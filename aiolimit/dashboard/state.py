@@ -1,0 +1,90 @@
+"""What the live page shows, as numbers: those of the metrics, and the sentence of `explain`."""
+
+import os
+import time
+from collections.abc import Mapping
+from itertools import accumulate
+from math import isfinite
+from typing import Any, Final
+
+from aiolimit.limiter import Limiter
+from aiolimit.tally import WAIT_BOUNDS, Waits
+from aiolimit.watch.instrument import Value
+from aiolimit.watch.of_load import LOAD
+from aiolimit.watch.roster import INSTRUMENTS, Roster
+
+__all__ = ["catalogue", "state"]
+
+_OF_LOAD: Final = frozenset(one.name for one in LOAD)
+_SAMPLED: Final = 64  # keys to choose one from that is worth a sentence
+
+
+def catalogue() -> dict[str, Any]:
+    """What the numbers are: for the page, once."""
+    return {
+        "waitBounds": WAIT_BOUNDS,
+        "instruments": {
+            one.name: {"kind": one.kind, "help": one.help, "labels": one.labels}
+            for one in INSTRUMENTS
+        },
+    }
+
+
+def state(roster: Roster, title: str, key: str | None, *, show_keys: bool) -> dict[str, Any]:
+    """All numbers as they are now, by limiter and by load controller.
+
+    key: whose sentence to tell; None for one that is worth it.
+    show_keys: whether the choice may fall on a key that nobody asked about.
+    """
+    by_name: dict[str, Limiter] = {}
+    for limiter in roster.limiters():
+        by_name.setdefault(limiter.name, limiter)
+    found: dict[str, dict[str, Any]] = {"limiters": {}, "controllers": {}}
+    for name, limiter in by_name.items():
+        told = key if key is not None else _worth_telling(limiter) if show_keys else ""
+        found["limiters"][name] = {
+            "rates": [str(rate) for rate in limiter._store.rates],
+            "shadow": limiter.shadow,
+            "controller": None if limiter.load is None else limiter.load.name,
+            "explanation": _explained(limiter, told),
+            "metrics": {},
+        }
+        if limiter.load is not None:
+            report = limiter.load.report(limiter._time())
+            found["controllers"][limiter.load.name] = {"report": f"{report}.", "metrics": {}}
+    for instrument, reading in roster.read():
+        group = found["controllers" if instrument.name in _OF_LOAD else "limiters"]
+        for (name, *labels), value in ((which, value) for which, value in reading.items() if which):
+            if name in group:
+                values = group[name]["metrics"].setdefault(instrument.name, {})
+                values[",".join(labels)] = _plain(value)
+    return {
+        "title": title,
+        "process": os.getpid(),
+        # Rates are worked out by the time of here: an answer may be late, and so may the page.
+        "at": time.monotonic(),
+        **found,
+    }
+
+
+def _worth_telling(limiter: Limiter) -> Any:
+    """A key with the longest queue, else one with the least left of those that come to hand."""
+    queues = limiter._queues.by_key
+    if queues:
+        return max(queues, key=lambda key: len(queues[key]))
+    entries: Mapping[Any, Any] = limiter._store.entries
+    some = [key for key, _ in zip(entries, range(_SAMPLED), strict=False)]
+    return min(some, key=lambda key: limiter.peek(key).remaining, default="")
+
+
+def _explained(limiter: Limiter, key: Any) -> str:
+    try:
+        return str(limiter.explain(key))
+    except Exception as error:  # noqa: BLE001 (the numbers are shown all the same)
+        return f"{limiter.name} cannot be explained: {error!r}"
+
+
+def _plain(value: Value) -> Any:
+    if isinstance(value, Waits):
+        return {"buckets": list(accumulate(value.buckets)), "seconds": value.seconds}
+    return value if isfinite(value) else None
