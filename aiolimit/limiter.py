@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Coroutine, Hashable
+from math import floor
 from types import EllipsisType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -187,10 +188,10 @@ class Limiter:
         """Pass at once, or not: never waits, and does not overtake those who do."""
         if limit is None and cost is _ONE:
             window = self._lane.get(key)
-            if window is not None and window.join(self._time(), self._lane_limit):
+            if window is not None and (
+                window.join(now := self._time(), self._lane_mark) or self._joins_near(window, now)
+            ):
                 self._passed += 1
-                if window.total > self._lane_mark:
-                    self._near += 1
                 return True
         cost = check_cost(cost)
         limits = self._admission.limits_of(limit)
@@ -352,10 +353,16 @@ class Limiter:
                     return permit
         return None
 
+    def _joins_near(self, window: Window, now: float) -> bool:
+        """Let a window be joined above the mark of its limit, if it may; it is counted then."""
+        joins = window.join(now, self._lane_limit)
+        self._near += joins and window.total > NEAR * self._lane_limit
+        return joins
+
     def _is_near(self, total: float) -> bool:
         """Whether a window may hold so much, above the mark of its limit; it is counted then."""
         fits = total <= self._lane_limit
-        self._near += fits
+        self._near += fits and total > NEAR * self._lane_limit
         return fits
 
     def _quota(self, permit: Permit) -> Quota:
@@ -372,7 +379,8 @@ class Limiter:
         self._lane: dict[Hashable, Window] = {}
         self._bent_lane: dict[Hashable, Window] = {}
         self._lane_limit = store.rates[0].limit
-        self._lane_mark = NEAR * self._lane_limit
+        # Whole, as whole numbers compare faster; what is a fraction above it is looked at again.
+        self._lane_mark = floor(NEAR * self._lane_limit)
         if len(store.rates) == 1 and store.burst is None and store.sub_windows is not None:
             restrictions = self._admission.restrictions
             free = not self._queues.by_key and not (restrictions and restrictions.by_key)

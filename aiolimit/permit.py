@@ -108,11 +108,12 @@ class Permit:
         limiter = self._limiter
         if self._at is None:
             window = limiter._lane.get(self.key)
-            if window is not None and window.join(now := limiter._time(), limiter._lane_limit):
+            if window is not None and (
+                window.join(now := limiter._time(), limiter._lane_mark)
+                or limiter._joins_near(window, now)
+            ):
                 self._at = now
                 limiter._passed += 1
-                if window.total > limiter._lane_mark:
-                    limiter._near += 1
                 return self
         waiter = limiter._admission.request(self, holds=False)
         if waiter is not None:

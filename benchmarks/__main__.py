@@ -4,7 +4,7 @@ import sys
 from time import perf_counter
 
 try:
-    from benchmarks import asgi, calls, imports, memory, waiters
+    from benchmarks import asgi, calls, imports, memory, metrics, waiters
 except ModuleNotFoundError as error:
     sys.exit(f"benchmarks: {error.name} is not installed; `make bench` installs all that is needed")
 
@@ -17,7 +17,7 @@ def main() -> None:
     """Run it all."""
     start = perf_counter()
     rows: list[Row] = []
-    for part in (calls, waiters, memory, asgi, imports):
+    for part in (calls, metrics, waiters, memory, asgi, imports):
         name = part.__name__.rpartition(".")[2]
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         rows += part.measure()
