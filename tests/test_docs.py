@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aiolimit.watch.roster import INSTRUMENTS
 from tests.serving import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -94,3 +95,19 @@ def test_the_links_of_a_page_lead_somewhere(path: Path) -> None:
 def test_nobody_is_told_to_install_somebody_elses_package() -> None:
     for path in [*PAGES, *ROOMS, ROOT / "CHANGELOG.md"]:
         assert not re.search(r"pip install aiolimit(?!-core)", path.read_text()), path
+
+
+def test_every_metric_is_on_its_page_and_every_alert_on_its() -> None:
+    suffix = {"counter": "_total", "gauge": "", "histogram": ""}
+    names = {f"{one.name}{suffix[one.kind]}" for one in INSTRUMENTS}
+    told = (ROOT / "docs" / "metrics.md").read_text()
+    assert set(re.findall(r"`(aiolimit_\w+)`", told)) == names
+    for one in INSTRUMENTS:
+        if one.labels:
+            row = next(
+                line for line in told.splitlines() if f"| `{one.name}{suffix[one.kind]}`" in line
+            )
+            assert all(f"`{label}`" in row for label in one.labels), row
+    alerts = re.findall(r"alert: (\w+)", (ROOT / "grafana/rules/aiolimit.rules.yml").read_text())
+    told = (ROOT / "docs" / "operating.md").read_text()
+    assert sorted(set(re.findall(r"\| `(Aiolimit\w+)` \|", told))) == sorted(alerts)

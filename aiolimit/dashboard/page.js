@@ -73,7 +73,10 @@ function totalRate(before, answer, name) {
   return Math.max(0, total(answer, name) - total(before, name)) / (answer.at - before.at);
 }
 
-/** A quantile of the waits between two answers, as Prometheus' histogram_quantile tells it. */
+/**
+ * A quantile of the waits between two answers, as Prometheus' histogram_quantile tells it; but what is
+ * in the first bucket, up to a millisecond, has not waited.
+ */
 function quantile(before, answer, share) {
   if (!before) return null;
   const now = value(answer, "aiolimit_wait_seconds");
@@ -84,8 +87,9 @@ function quantile(before, answer, share) {
   if (!all) return null;
   const bounds = CATALOGUE.waitBounds;
   const at = counts.findIndex((count) => count >= share * all);
+  if (at === 0) return 0;
   if (at >= bounds.length) return bounds[bounds.length - 1];
-  const [low, below] = at ? [bounds[at - 1], counts[at - 1]] : [0, 0];
+  const [low, below] = [bounds[at - 1], counts[at - 1]];
   return low + ((bounds[at] - low) * (share * all - below)) / (counts[at] - below);
 }
 
@@ -143,6 +147,7 @@ const PICTURES = [
     title: () => "How long they waited",
     about: () => `of those who passed in the last ${WAITS_OVER} s`,
     unit: seconds,
+    least: 0.001,
     lines: () => [[0.99, "red"], [0.95, "orange"], [0.5, "green"]].map(([share, color]) => ({
       label: `p${share * 100}`,
       color,
@@ -328,13 +333,13 @@ class Chart {
       ticks: { show: false },
       font: "11px system-ui, sans-serif",
     };
-    const { top, stacked, unit } = this.picture;
+    const { least, stacked, top, unit } = this.picture;
     const highest = () => Math.max(top ?? 0, ...this.uplot.data.slice(1).flatMap((line) => line.filter((one, at) => one !== null && this.times[at] >= this.uplot.scales.x.min)));
     this.uplot = new uPlot({
       ...this.size(),
       legend: { show: false },
       cursor: { sync: { key: "aiolimit" }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { time: true }, y: { range: () => [0, (highest() || 1) * 1.08] } },
+      scales: { x: { time: true }, y: { range: () => [0, (highest() || (least ?? 1)) * 1.08] } },
       axes: [
         { ...axis, size: 26, space: 80, values: (_, ticks) => ticks.map(clock) },
         { ...axis, size: 64, space: 34, values: (_, ticks) => ticks.map((tick) => unit(tick)) },
