@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -188,6 +189,8 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--seconds", "soon"], "not 'soon'"),
         (["demo", "--act", "third"], "invalid choice: 'third'"),
         (["demo", "--act", "load", "--serve"], "--serve is for the gateway"),
+        (["demo", "--port", "x"], "a port is a number from 0 to 65535, not 'x'"),
+        (["demo", "--port", "65536"], "a port is a number from 0 to 65535, not '65536'"),
         (["damo"], "invalid choice: 'damo'"),
         ([], "required: command"),
     ):
@@ -195,6 +198,34 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
             cli.main(arguments)
         assert caught.value.code == 2
         assert said in capsys.readouterr().err
+
+
+async def test_the_page_of_the_demo_shows_all_its_services(tmp_path: Path) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = str(taken.getsockname()[1])
+    status, output = await run("-m", "aiolimit", "demo", "--port", port, TMPDIR=str(tmp_path))
+    assert status == 1
+    assert f"aiolimit demo: port {port} cannot be had for the page: " in output
+    assert not left_behind(tmp_path)
+    taken.close()
+
+    async with (
+        running("-m", "aiolimit", "demo", "--seconds", "30", "--port", "0") as address,
+        httpx2.AsyncClient(base_url=address, timeout=10) as client,
+    ):
+        page = await client.get("/")
+        assert page.headers["content-security-policy"].startswith("default-src 'none'")
+        assert "<title>aiolimit</title>" in page.text
+        said = (await client.get("/state", params={"key": "alice"})).json()["processes"]
+        assert [one["title"] for one in said] == ["gateway", "busy"]
+        assert list(said[0]["limiters"]) == ["quota", "pace", "trial"]
+        assert "for 'alice'" in said[0]["limiters"]["quota"]["explanation"]
+        assert said[1]["controllers"]["default"]["report"]
+        for service, limiter in (("gateway", "quota"), ("busy", "busy")):
+            told = await client.get(f"/{service}/metrics")
+            assert f'aiolimit_admitted_total{{limiter="{limiter}"}}' in told.text
+            assert told.headers["content-type"].startswith("text/plain; version=")
+        assert (await client.get("/nobody/metrics")).status_code == 404
 
 
 def test_what_is_not_installed_is_named(

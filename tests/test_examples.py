@@ -84,6 +84,13 @@ async def test_the_gateway(tmp_path: Path) -> None:
         assert status.json()["users"]["bob"] == {"limit": 60, "remaining": 59, "waiting": 0}
         assert "25/s configured, burst 10" in status.json()["pace"]
 
+        await only_operators(client, "gateway", ["quota", "pace", "trial"])
+        told = await client.get("/-/metrics/", headers={"authorization": "Bearer secret"})
+        passed = re.search(r'aiolimit_admitted_total\{limiter="quota"\} (\d+)', told.text)
+        assert passed
+        assert int(passed[1]) == 5 + 9 + 1 + 40, "all that were answered by the backend"
+        assert 'aiolimit_shadow_rejected_total{limiter="trial",reason="quota"}' in told.text
+
 
 async def test_the_gateway_when_the_backend_or_the_table_is_gone(tmp_path: Path) -> None:
     database = tmp_path / "gateway.db"
@@ -198,6 +205,40 @@ async def test_the_aiohttp_service() -> None:
         assert answers[0].json() == {"bytes": 3}
         assert (await client.get("/search", headers=bob)).status_code == 200
         assert (await client.get("/health", headers=ann)).status_code == 200
+
+
+async def only_operators(client: httpx2.AsyncClient, title: str, limiters: list[str]) -> None:
+    """The page and the metrics of a service are there, and nobody else gets to see them."""
+    for path in ("/-/dashboard/", "/-/dashboard/state", "/-/metrics/"):
+        for headers, query in (({}, ""), (bearer("alice"), ""), ({}, "?operator=alice-key")):
+            answer = await client.get(path + query, headers=headers)
+            assert answer.status_code == 403, (path, headers, query)
+            assert "limiter" not in answer.text
+        assert (await client.get(f"{path}?operator=secret")).status_code == 200
+    state = await client.get("/-/dashboard/state?operator=secret")
+    assert state.json()["title"] == title
+    assert list(state.json()["limiters"]) == limiters
+
+
+async def test_the_busy_service_and_its_operator() -> None:
+    async with (
+        running("examples/busy.py", "--port", "0", BUSY_OPERATOR_KEY="secret") as address,
+        httpx2.AsyncClient(base_url=address, timeout=30) as client,
+    ):
+        await only_operators(client, "busy", ["busy"])
+        work = "/-/work?milliseconds=1"
+        assert (await client.post(work)).status_code == 403
+        assert (await client.post(work, headers={"authorization": "secret"})).status_code == 403
+        operator = {"authorization": "Bearer secret"}
+        assert (await client.post(work, headers=operator)).json()["in_flight"] == 0
+        # What begins like an operator's path is limited all the same, and counted.
+        before = (await client.get("/-/dashboard/state?operator=secret")).json()
+        assert (await client.get("/-/else")).status_code == 200
+        after = (await client.get("/-/dashboard/state?operator=secret")).json()
+        counts = [
+            one["limiters"]["busy"]["metrics"]["aiolimit_admitted"][""] for one in (before, after)
+        ]
+        assert counts[1] == counts[0] + 1
 
 
 async def test_the_service_under_overload() -> None:
