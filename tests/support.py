@@ -34,6 +34,17 @@ class HastyClock(FakeClock):
         return super().call_later(early, callback)
 
 
+class StoppingClock(FakeClock):
+    """A fake clock that can be made to fail whoever asks it."""
+
+    fails = False
+
+    def time(self) -> float:
+        if self.fails:
+            raise OSError("the clock stopped")
+        return super().time()
+
+
 class Callers:
     """Tasks that acquire, and a record of who was let in when."""
 

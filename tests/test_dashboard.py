@@ -16,9 +16,9 @@ from starlette.routing import Mount, Route
 
 from aiolimit import Limiter, LoadController, WarmUp
 from aiolimit.dashboard import Dashboard
-from aiolimit.testing import FakeClock
 from tests.programs import chromium
 from tests.serving import serving
+from tests.support import StoppingClock
 
 _QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -412,15 +412,7 @@ async def test_the_key_worth_a_sentence_is_the_one_with_the_longest_queue() -> N
 
 
 def test_what_cannot_be_explained_or_is_no_number_stops_no_page() -> None:
-    class Broken(FakeClock):
-        fails = False
-
-        def time(self) -> float:
-            if self.fails:
-                raise OSError("the clock stopped")
-            return super().time()
-
-    clock = Broken()
+    clock = StoppingClock()
     broken = Limiter("1/s", name="broken", clock=clock)
     page = Dashboard(broken, Limiter("1/s", name="sound"))
     clock.fails = True

@@ -125,8 +125,11 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
         names = set(archive.namelist())
     assert "aiolimit/py.typed" in names
     assert "aiolimit/cli/examples/gateway.py" in names
+    for part in ("page.html", "page.css", "page.js", "uplot/uPlot.iife.min.js"):
+        assert f"aiolimit/dashboard/{part}" in names
     assert not any(name.startswith(("tests/", "benchmarks/", "examples/")) for name in names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert any(name.endswith("licenses/aiolimit/dashboard/uplot/LICENSE") for name in names)
 
 
 def test_the_demo_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:

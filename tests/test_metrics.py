@@ -27,6 +27,7 @@ from aiolimit.tally import WAIT_BOUNDS
 from aiolimit.testing import FakeClock
 from aiolimit.watch.roster import INSTRUMENTS, label_names
 from tests.programs import promtool
+from tests.support import StoppingClock
 
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -331,15 +332,7 @@ def test_the_counts_of_a_controller_stay_with_the_last_of_its_limiters(
 def test_what_cannot_be_read_is_left_out_and_logged_once(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(FakeClock):
-        fails = False
-
-        def time(self) -> float:
-            if self.fails:
-                raise OSError("the clock stopped")
-            return super().time()
-
-    clock = Broken()
+    clock = StoppingClock()
     broken = Limiter("10/s", name="broken", clock=clock, warm_up=WarmUp())
     metrics.register(broken, Limiter("10/s", name="search"), registry=registry)
     metrics.register(sound := Limiter("10/s", name="sound"), registry=registry)

@@ -8,7 +8,8 @@
 const EVERY = 1000; // milliseconds between two questions
 const PATIENCE = 5000; // milliseconds until a question is given up
 const SHORTEST = 20; // seconds that are shown at least
-const KEPT = 900; // answers
+const KEPT = 900; // answers of a few limiters
+const KEPT_IN_ALL = 9000; // answers, times the limiters that each is about
 const WAITS_OVER = 15; // answers over which waits are looked at: one second has too few of them
 
 const REASONS = {
@@ -592,7 +593,8 @@ function keep(answer) {
   answer.time = before ? before.time + (answer.at - before.at) : Date.now() / 1e3;
   answer.afterGap = Boolean(before) && answer.at - before.at > (3 * EVERY) / 1e3;
   answers.push(answer);
-  if (answers.length > KEPT) answers.shift();
+  const most = Math.min(KEPT, Math.max(130, Math.floor(KEPT_IN_ALL / Object.keys(answer.limiters).length)));
+  if (answers.length > most) answers.splice(0, answers.length - most);
   histories.set(id, answers);
 }
 
