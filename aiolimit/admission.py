@@ -126,8 +126,11 @@ class Admission:
         if self._load is not None and self.gate is not None:
             self.gate.check(self._name)
             obstacle = self.gate.obstacle(now, holds=holds) if cost else None
-            if obstacle is not None and max_wait == 0:
-                raise self._overloaded(permit.key, obstacle)
+            if obstacle is not None:
+                # In shadow nobody waits to see whether it would get in after all.
+                if max_wait == 0 or (self.shadow and max_wait is not None):
+                    raise self._overloaded(permit.key, obstacle)
+                obstacle = None if self.shadow else obstacle
         if obstacle is None:
             home, wait = self.take(permit.key, cost, limits, now)
         else:

@@ -3,7 +3,7 @@
 from math import inf
 from numbers import Real
 
-__all__ = ["check_cost", "check_count", "check_limit", "check_wait", "number"]
+__all__ = ["check_cost", "check_count", "check_limit", "check_name", "check_wait", "number"]
 
 _LARGE = 10**300  # whole numbers up to here are used as they are; no float holds much more
 
@@ -19,6 +19,17 @@ def number(value: object, name: str) -> float:
     except OverflowError:
         raise ValueError(f"{name} must be a finite number, not one of {value!r:.20}...") from None
     return int(as_float) if as_float.is_integer() else as_float
+
+
+def check_name(name: object, what: str = "name") -> str:
+    """Text that is not empty, and that can be written as UTF-8, as metrics are."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{what} must be text that is not empty, not {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} must be text that UTF-8 can hold, not {name!r}") from None
+    return name
 
 
 def check_cost(cost: object, name: str = "cost") -> float:

@@ -11,13 +11,14 @@
 import asyncio
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from aiolimit.admission import Admission
 from aiolimit.memory import Limits
-from aiolimit.permit import Permit
+from aiolimit.permit import ASKED, Permit
 from aiolimit.queue import Waiter
 from aiolimit.queues import Queues
+from aiolimit.shadow import ShadowAdmission
 
 __all__ = ["acquire_together"]
 
@@ -113,7 +114,14 @@ async def acquire_together(permits: Sequence[Permit]) -> None:
             shadows.append(permit)
         else:
             parts.append(_Part(permit, admission, *admission.begin(permit)))
-    await _acquire(parts)
+    for permit in shadows:
+        cast(ShadowAdmission, permit._limiter._admission).vet(permit)
+    try:
+        await _acquire(parts)
+    except BaseException:
+        for permit in shadows:
+            permit._at = ASKED  # it was not needed, so nobody has to be warned that it was dropped
+        raise
     for permit in shadows:
         await permit  # which waits for nothing; what bites has let it pass
 

@@ -7,7 +7,7 @@ from types import EllipsisType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from aiolimit.admission import Admission
-from aiolimit.arguments import check_cost, check_count, check_limit, check_wait
+from aiolimit.arguments import check_cost, check_count, check_limit, check_name, check_wait
 from aiolimit.clock import Clock, check_clock
 from aiolimit.explaining import explain
 from aiolimit.limited import limited
@@ -20,6 +20,7 @@ from aiolimit.rate import Limit, Rate, check_rates
 from aiolimit.report import Explanation, Statistics
 from aiolimit.shadow import ShadowAdmission
 from aiolimit.warmup import Ramp, WarmUp
+from aiolimit.watcher import Watcher
 from aiolimit.window import Window
 
 __all__ = ["Limiter"]
@@ -98,8 +99,6 @@ class Limiter:
         shadow: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"name must be text that is not empty, not {name!r}")
         if burst is not None and (burst := check_limit(burst, "burst")) < 1:
             raise ValueError(f"burst must be 1 or more, or None, not {burst!r}")
         if warm_up is not None and not isinstance(warm_up, WarmUp):
@@ -108,7 +107,7 @@ class Limiter:
             raise TypeError(f"shadow must be True or False, not {shadow!r}")
         checked_clock = check_clock(clock)
         check_load(load, checked_clock)
-        self.name: str = name
+        self.name: str = check_name(name)
         self._store = MemoryStore(
             check_rates(rates),
             sub_windows=check_count(sub_windows, "sub_windows", 1),
@@ -120,7 +119,7 @@ class Limiter:
             self._store,
             checked_clock,
             check_wait(max_wait),
-            check_count(max_waiters, "max_waiters", 0),
+            max_waiters=check_count(max_waiters, "max_waiters", 0),
             on_change=self._set_lane,
             warm_up=warm_up,
             load=load,
@@ -132,19 +131,23 @@ class Limiter:
         self._gate = self._admission.gate or Gate.always_open(checked_clock)
         if ramps is not None or load is not None:
             self.__class__ = cast(Any, bent(type(self), Limiter.acquire))
+        #: Who is told when nobody holds this limiter any more: whoever keeps its counts.
+        self._watchers: tuple[Watcher, ...] = ()
         if load is not None:
             load.watch(self)
+            self._watchers = (load,)
         self._time = self._admission.time
         self._queues = self._admission.queues
         # A call is counted where that costs least: when it is entered, or passes without.
         self._entered = self._passed = self._completed = self._near = 0
-        #: Who is told when nobody holds this limiter any more: whoever keeps its counts.
-        self._watchers: tuple[Callable[[Limiter], object], ...] = ()
         self._set_lane()
 
     def __del__(self) -> None:
-        for depart in getattr(self, "_watchers", ()):  # none, where it could not be made
-            depart(self)
+        for watcher in getattr(self, "_watchers", ()):  # none, where it could not be made
+            watcher.depart(self)
+
+    def __reduce_ex__(self, _protocol: object) -> Any:
+        raise TypeError(f"{self!r} is of this process and this loop: make another one instead")
 
     def acquire(
         self,

@@ -15,7 +15,7 @@ With several processes (`PROMETHEUS_MULTIPROC_DIR`) the same numbers go to prome
 files instead: see `multiprocess.py`.
 """
 
-import os
+import threading
 import weakref
 from collections.abc import Iterator
 from itertools import accumulate
@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 from aiolimit.limiter import Limiter
 from aiolimit.tally import WAIT_BOUNDS, Waits
 from aiolimit.watch.instrument import Instrument
-from aiolimit.watch.multiprocess import Flusher
+from aiolimit.watch.multiprocess import Flusher, is_multiprocess
 from aiolimit.watch.roster import INSTRUMENTS, Roster, label_names
 
 __all__ = ["register"]
@@ -82,6 +82,7 @@ def _heads(instrument: Instrument[Any], values: tuple[str, ...]) -> _Heads:
 
 _collectors: weakref.WeakKeyDictionary[CollectorRegistry, _Collector] = weakref.WeakKeyDictionary()
 _flushers: list[Flusher] = []
+_lock = threading.Lock()
 
 
 def register(*limiters: Limiter, registry: CollectorRegistry = REGISTRY) -> None:
@@ -92,23 +93,26 @@ def register(*limiters: Limiter, registry: CollectorRegistry = REGISTRY) -> None
 
     A limiter may be registered again, also a second one of the same name: their counts are told as
     one. It is not kept alive; what it has counted stays. Raises `TypeError` for what is no
-    `Limiter`, and `ValueError` if the registry holds metrics of these names that are not ours;
-    then none is registered.
+    `Limiter`, `ValueError` if the registry holds metrics of these names that are not ours, and
+    `RuntimeError` if `PROMETHEUS_MULTIPROC_DIR` was set too late; then none is registered.
     """
     for limiter in limiters:
         if not isinstance(limiter, Limiter):
             raise TypeError(f"register takes limiters, not {limiter!r}")
     if not isinstance(registry, CollectorRegistry):
         raise TypeError(f"registry must be a CollectorRegistry, not {registry!r}")
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        if not _flushers:
-            _flushers.append(Flusher())
-        _flushers[0].roster.add(limiters)
-        _flushers[0].flush()
-        return
-    collector = _collectors.get(registry)
-    if collector is None:
-        collector = _Collector()
-        registry.register(collector)
-        _collectors[registry] = collector
-    collector.roster.add(limiters)
+    with _lock:
+        if is_multiprocess():
+            if not _flushers:
+                _flushers.append(Flusher())
+            _flushers[0].roster.add(limiters)
+            _flushers[0].flush()
+            return
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = _Collector()
+        # Whoever cleans a registry between tests has taken it out; it has no public way to ask.
+        if collector not in registry._collector_to_names:
+            registry.register(collector)
+            _collectors[registry] = collector
+        collector.roster.add(limiters)

@@ -14,6 +14,7 @@ has no histogram that is read when it is asked for, so the waits are two counter
 buckets are.
 """
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
@@ -32,7 +33,15 @@ __all__ = ["register"]
 _Callback: TypeAlias = Callable[[CallbackOptions], Iterable[Observation]]
 
 _BOUNDS: Final = (*(f"{bound:g}" for bound in WAIT_BOUNDS), "+Inf")
-_rosters: weakref.WeakKeyDictionary[MeterProvider, Roster] = weakref.WeakKeyDictionary()
+_rosters: weakref.WeakKeyDictionary[object, Roster] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class _Global:
+    """Stands for the global provider, whichever that is by now."""
+
+
+_GLOBAL: Final = _Global()
 
 
 def register(*limiters: Limiter, meter_provider: MeterProvider | None = None) -> None:
@@ -46,16 +55,21 @@ def register(*limiters: Limiter, meter_provider: MeterProvider | None = None) ->
     for limiter in limiters:
         if not isinstance(limiter, Limiter):
             raise TypeError(f"register takes limiters, not {limiter!r}")
-    provider = _global() if meter_provider is None else meter_provider
-    if not isinstance(provider, MeterProvider):
-        raise TypeError(f"meter_provider must be a MeterProvider or None, not {provider!r}")
-    roster = _rosters.get(provider)
-    if roster is None:
-        roster = _rosters[provider] = Roster(provider)
-        meter = provider.get_meter("aiolimit")
-        for instrument in INSTRUMENTS:
-            _create(meter, instrument, roster)
-    roster.add(limiters)
+    if meter_provider is not None and not isinstance(meter_provider, MeterProvider):
+        raise TypeError(f"meter_provider must be a MeterProvider or None, not {meter_provider!r}")
+    with _lock:
+        # Before one is set the global one is a stand-in, whose instruments become those of the real
+        # one then. So there is one roster for it, whenever somebody registers.
+        is_global = meter_provider is None or meter_provider is _global()
+        provider = _global() if meter_provider is None else meter_provider
+        key: object = _GLOBAL if is_global and provider not in _rosters else provider
+        roster = _rosters.get(key)
+        if roster is None:
+            roster = _rosters[key] = Roster(key)
+            meter = provider.get_meter("aiolimit")
+            for instrument in INSTRUMENTS:
+                _create(meter, instrument, roster)
+        roster.add(limiters)
 
 
 def _create(meter: Meter, instrument: Instrument[Any], roster: Roster) -> None:

@@ -65,6 +65,7 @@ class Waiter:
         "future",
         "granted_at",
         "holds",
+        "is_absent",
         "is_held",
         "joint",
         "key",
@@ -94,6 +95,7 @@ class Waiter:
         self.order = next(_arrival)
         self.is_held = False  # whether the gate has it on its list
         self.cohort: Cohort = UNCOUNTED  # what it was counted in when it was let in
+        self.is_absent = False  # whether nobody waits: see `shadow.py`
         self.joint: Joint | None = None
         self.granted_at: float | None = None
         self.layout: int | None = None  # of the store, if it was charged to some rates only

@@ -356,7 +356,7 @@ class Queues:
         self.serve_soon(waiter.queue.key)
 
     def _give_up(self, waiter: Waiter) -> None:
-        self.cancelled += self._remove(waiter)
+        self.cancelled += self._remove(waiter) and not waiter.is_absent
 
     def _fail(
         self,

@@ -7,12 +7,14 @@ callers come no matter what became of them:
 - A call that would pass passes, and is charged.
 - A call that would be refused passes, is counted as refused, and is charged nothing.
 - A call that would wait passes at once. Its place in the queue is kept without it (`_Absent`): it
-  is charged when its turn has come, or counted as refused when its `max_wait` cannot be met.
-
-The load controller is told of no refusal, as there was none, and holds up nobody.
+  is charged when its turn has come, or counted as refused when its `max_wait` cannot be met. So
+  many places are kept, as callers who do not wait keep coming: more count as a full queue.
+- A call that the load controller would hold up, and that may not wait for ever, is counted as
+  refused. The controller is told of no refusal, as there was none.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Hashable
 from typing import Any, ClassVar, Final, cast
 
@@ -51,17 +53,21 @@ class _Absent:
         return self._is_over
 
     def set_result(self, _result: None) -> None:
-        """It would pass now, and was charged. What is true of its cost by now is settled then."""
+        """It would pass now, and was charged."""
         self._is_over = True
         permit, waiter = self._permit, self.waiter
-        cost = permit.cost
-        permit._verdict = None
         permit._charged_at = cast(float, waiter.granted_at)
         permit._layout = waiter.layout
-        if cost != waiter.cost:
-            permit._cost = waiter.cost
-            # Not here: those behind it are being let in.
-            self._loop.call_soon(settle, self._admission, permit, cost)
+        if permit.cost == waiter.cost:
+            permit._verdict = None
+        else:
+            # What it costs by now is charged next, and not here: those behind it are being let in.
+            self._loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        permit, cost = self._permit, self._permit.cost
+        permit._verdict, permit._cost = None, self.waiter.cost
+        settle(self._admission, permit, cost)
 
     def set_exception(self, _error: BaseException) -> None:
         """It would be refused now. That is counted where the error was made."""
@@ -70,6 +76,7 @@ class _Absent:
 
 
 _REFUSED: Final = object()
+_PLACES: Final = 10_000  # that are kept, where `max_waiters` says nothing: some 5 MB
 
 
 class ShadowAdmission(Admission):
@@ -78,6 +85,20 @@ class ShadowAdmission(Admission):
     shadow: ClassVar[bool] = True
 
     __slots__ = ()
+
+    def __init__(self, *arguments: Any, max_waiters: int | None, **options: Any) -> None:
+        options["max_waiters"] = _PLACES if max_waiters is None else max_waiters
+        super().__init__(*arguments, **options)
+
+    def vet(self, permit: Permit) -> None:
+        """Raise what is wrong with a permit that is to be let pass later, and not a refusal."""
+        asked = permit._at
+        with contextlib.suppress(RateLimited):
+            self.begin(permit)
+        permit._at = asked
+        hash(permit.key)
+        if self.gate is not None:
+            self.gate.check(permit._limiter.name)
 
     def request(self, permit: Permit, *, holds: bool) -> Waiter | None:
         """Let the permit pass, and find out what would have become of it."""
@@ -90,6 +111,7 @@ class ShadowAdmission(Admission):
             if waiter is None:
                 return None
             if waiter.granted_at is None:
+                waiter.is_absent = True
                 waiter.future = cast(Any, _Absent(self, permit, waiter))
                 verdict = waiter
             else:

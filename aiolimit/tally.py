@@ -20,7 +20,7 @@ REASONS: Final[tuple[Reason, ...]] = (
 )
 
 #: Seconds: the upper bounds of the buckets in which waits are counted, all but the last.
-WAIT_BOUNDS: Final = (*(0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),)
+WAIT_BOUNDS: Final = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Waits(NamedTuple):
@@ -48,10 +48,11 @@ class Tally:
         self._decided: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self._waits = [0] * (len(WAIT_BOUNDS) + 1)
         self.waited_seconds = 0.0
-        #: What was charged beyond a cost of 1 for each call that passed; below 0 for less.
-        self.cost_beyond: float = 0
+        #: What was charged beyond a cost of 1 for each call that passed; below 0 for less. Both
+        #: become infinite where a whole number would grow beyond what others can read.
+        self.cost_beyond = 0.0
         #: What callers gave back with `Permit.adjust` or `cancel`.
-        self.cost_returned: float = 0
+        self.cost_returned = 0.0
 
     def admit(self, cost: float) -> None:
         """Note what a call costs that passed, where that is not 1."""

@@ -198,7 +198,7 @@ class Gateway:
     def app(self) -> Starlette:
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         routes: list[BaseRoute] = [Route("/{path:path}", self.handle, methods=methods)]
-        if self.operator_key is not None:
+        if self.operator_key:
             limiters = [self.quota, self.pace, self.trial]
             pages = operators.routes("gateway", limiters, self.operator_key)
             routes = [Route("/-/status", self.status), *pages, *routes]

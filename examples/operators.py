@@ -8,8 +8,8 @@ import secrets
 from urllib.parse import parse_qs
 
 from prometheus_client import make_asgi_app
-from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Mount
+from starlette.responses import JSONResponse, RedirectResponse
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aiolimit import Limiter, metrics
@@ -18,7 +18,7 @@ from aiolimit.dashboard import Dashboard
 
 def is_operator(scope: Scope, operator_key: str | None) -> bool:
     """Whether a request brings the key, as a bearer token or, from a browser, in its address."""
-    if operator_key is None:
+    if not operator_key:
         return False
     given = dict(scope["headers"]).get(b"authorization", b"")
     if not given:
@@ -44,7 +44,16 @@ def routes(title: str, limiters: list[Limiter], operator_key: str | None) -> lis
     """The page and the metrics of those limiters."""
     metrics.register(*limiters)
     page = Dashboard(*limiters, title=title, show_keys=True)
+    exposed = OperatorsOnly(make_asgi_app(), operator_key)
     return [
+        # Also without the slash at the end: the services have a route for everything else.
+        Route("/-/dashboard", OperatorsOnly(_with_slash, operator_key)),
         Mount("/-/dashboard", OperatorsOnly(page, operator_key)),
-        Mount("/-/metrics", OperatorsOnly(make_asgi_app(), operator_key)),
+        Route("/-/metrics", exposed),
+        Mount("/-/metrics", exposed),
     ]
+
+
+async def _with_slash(scope: Scope, receive: Receive, send: Send) -> None:
+    query = scope["query_string"].decode("latin-1")
+    await RedirectResponse(f"dashboard/?{query}")(scope, receive, send)

@@ -153,6 +153,24 @@ async def test_retries_are_bounded_and_the_last_refusal_is_handed_on(kind: str) 
 
 
 @with_each_client
+async def test_a_limiter_in_shadow_leaves_a_server_alone_that_refuses_all_the_same(
+    kind: str,
+) -> None:
+    limiter = Limiter("100/s", shadow=True)
+    refusal = (429, {"retry-after": "1"})
+    async with server(refusal, refusal) as there, client(kind, limiter, retries=2) as ask:
+        begun = time.monotonic()
+        assert (await ask(there.address)).status == 200
+        assert len(there.times) == 3
+        assert there.times[1] - begun > 1 - 1e-3
+        assert there.times[2] - begun > 2 - 2e-3
+        # Nobody else waits for it: only who was refused asks again.
+        begun = time.monotonic()
+        assert (await ask(there.address)).status == 200
+        assert time.monotonic() - begun < 1
+
+
+@with_each_client
 async def test_a_refusal_that_lasts_too_long_is_handed_on_and_the_rest_told_until_when(
     kind: str,
 ) -> None:

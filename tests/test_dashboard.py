@@ -317,7 +317,12 @@ async def test_where_several_processes_answer_it_tells_them_apart() -> None:
         nonlocal turn
         if scope["type"] == "http" and scope["path"] == "/state":
             turn += 1
-            answer = {**answers[turn % 2], "process": 100 + turn % 2, "at": float(turn)}
+            answer = {
+                **answers[turn % 2],
+                "process": 100 + turn % 2 if turn < 10 else 1,
+                "id": f"{turn % 2}abcd-1",
+                "at": 1000.0 - 500 * (turn % 2) + turn,
+            }
             await PlainTextResponse(json.dumps(answer))(scope, receive, send)
         else:
             await Dashboard(Limiter("1/s"))(scope, receive, send)
@@ -329,6 +334,44 @@ async def test_where_several_processes_answer_it_tells_them_apart() -> None:
             "process 100 search",
             "process 101 search",
         ]
+        while turn < 12:
+            await watched.polls(1)
+        tabs = await watched.page.locator("#limiters button").all_inner_texts()
+        assert sorted(re.sub(r"\s+", " ", tab) for tab in tabs) == [
+            "process 1 (0abc) search",
+            "process 1 (1abc) search",
+        ]
+        assert watched.complaints == []
+
+
+async def test_slow_answers_and_odd_names_are_drawn_all_the_same() -> None:
+    names = ["constructor", "__proto__", "a, b", "<b>bold</b>"]
+    limiters = [Limiter("10/s", name=name) for name in names]
+    page = Dashboard(*limiters, title="<i>odd</i>")
+    asked = 0
+
+    async def slowly(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal asked
+        if scope["type"] == "http" and scope["path"] == "/state":
+            asked += 1
+            for limiter in limiters:
+                limiter.try_acquire()
+            # As if it had taken four seconds: a service in trouble is when one looks.
+            answer = {**page.state(), "at": 4.0 * asked}
+            await PlainTextResponse(json.dumps(answer))(scope, receive, send)
+        else:
+            await page(scope, receive, send)
+
+    async with serving(slowly) as address, opened(f"http://{address}/") as watched:
+        await watched.polls(3)
+        assert await watched.line("admitted", "admitted") == 0.25
+        assert await watched.page.inner_text("h1") == "<i>odd</i>"
+        for name in names:
+            await watched.page.get_by_role("tab", name=name).click()
+            assert name in await watched.page.inner_text("#explanation")
+            await watched.polls(1)
+            assert await watched.tile("admitted") > 0
+        assert watched.complaints == []
 
 
 # Without a browser
@@ -349,7 +392,7 @@ async def test_it_can_be_mounted_anywhere(service: Starlette) -> None:
     async with serving(service) as address, httpx2.AsyncClient() as client:
         moved = await client.get(f"http://{address}/limits?operator=me")
         assert moved.status_code == 307
-        assert moved.headers["location"].endswith("/limits/?operator=me")
+        assert moved.headers["location"].endswith("limits/?operator=me")
         page = await client.get(f"http://{address}/limits/")
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert "script-src 'sha256-" in page.headers["content-security-policy"]
@@ -380,7 +423,7 @@ async def test_it_redirects_by_itself_where_nobody_else_does() -> None:
     }
     await Dashboard(Limiter("1/s"))(scope, None, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 307
-    assert (b"location", b"/limits/?a=b") in sent[0]["headers"]
+    assert (b"location", b"./limits/?a=b") in sent[0]["headers"]
 
 
 async def test_it_names_no_key_unless_it_is_told_to() -> None:
@@ -409,6 +452,12 @@ async def test_the_key_worth_a_sentence_is_the_one_with_the_longest_queue() -> N
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def test_two_of_one_name_are_in_shadow_only_if_both_are() -> None:
+    bites, tried = Limiter("1/h", name="same"), Limiter("1/h", name="same", shadow=True)
+    assert not Dashboard(tried, bites).state()["limiters"]["same"]["shadow"]
+    assert Dashboard(tried).state()["limiters"]["same"]["shadow"]
 
 
 def test_what_cannot_be_explained_or_is_no_number_stops_no_page() -> None:

@@ -209,12 +209,15 @@ async def test_the_aiohttp_service() -> None:
 
 async def only_operators(client: httpx2.AsyncClient, title: str, limiters: list[str]) -> None:
     """The page and the metrics of a service are there, and nobody else gets to see them."""
-    for path in ("/-/dashboard/", "/-/dashboard/state", "/-/metrics/"):
+    paths = ("/-/dashboard", "/-/dashboard/", "/-/dashboard/state", "/-/metrics", "/-/metrics/")
+    for path in paths:
         for headers, query in (({}, ""), (bearer("alice"), ""), ({}, "?operator=alice-key")):
             answer = await client.get(path + query, headers=headers)
             assert answer.status_code == 403, (path, headers, query)
             assert "limiter" not in answer.text
-        assert (await client.get(f"{path}?operator=secret")).status_code == 200
+        answer = await client.get(f"{path}?operator=secret", follow_redirects=True)
+        assert answer.status_code == 200
+        assert "aiolimit" in answer.text or "limiters" in answer.text
     state = await client.get("/-/dashboard/state?operator=secret")
     assert state.json()["title"] == title
     assert list(state.json()["limiters"]) == limiters
@@ -239,6 +242,18 @@ async def test_the_busy_service_and_its_operator() -> None:
             one["limiters"]["busy"]["metrics"]["aiolimit_admitted"][""] for one in (before, after)
         ]
         assert counts[1] == counts[0] + 1
+
+
+async def test_a_key_that_is_set_and_empty_makes_nobody_an_operator() -> None:
+    async with (
+        running("examples/busy.py", "--port", "0", BUSY_OPERATOR_KEY="") as address,
+        httpx2.AsyncClient(base_url=address, timeout=30) as client,
+    ):
+        for path in ("/-/status", "/-/metrics/", "/-/dashboard/", "/-/dashboard/?operator="):
+            assert (await client.get(path)).status_code == 403
+            answer = await client.get(path, headers={"authorization": "Bearer"})
+            assert answer.status_code == 403
+        assert (await client.post("/-/work?milliseconds=1")).status_code == 403
 
 
 async def test_the_service_under_overload() -> None:

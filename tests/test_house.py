@@ -15,13 +15,14 @@ PACKAGE = ROOT / "aiolimit"
 # From the ground up. A room may import those before it, never those after it.
 FLOORS = [
     {"arguments", "eviction", "load.law", "load.cgroup"},
-    {"rate", "load.sensors", "load.adjustments"},
+    {"rate", "load.sensors", "load.adjustments", "watcher"},
     {"load.options"},
     {"window", "warmup", "quota", "clock"},
     {"pacer", "restriction", "errors"},
     {"memory", "load.gate", "tally"},
     {"report", "ramps"},
-    {"restrictions", "load.controller", "queue", "sweeper"},
+    {"restrictions", "load.sampling", "queue", "sweeper"},
+    {"load.controller"},
     {"queues", "standings"},
     {"permit"},
     {"settling"},

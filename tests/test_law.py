@@ -201,14 +201,15 @@ def test_a_trace_replays_every_decision() -> None:
 
     def protect(loop: SimulatedLoop) -> Protection:
         one = Controlled(loop)
-        step, known = one.controller._sample, one.controller
+        take, known = one.controller._sampling.take, one.controller
 
-        def record(*given: Any) -> Sample:
-            sample = step(*given)
-            trace.append((sample, known.state))
+        def record(*given: Any) -> Sample | None:
+            sample = take(*given)
+            if sample is not None:
+                trace.append((sample, known.state))
             return sample
 
-        one.controller._sample = record  # type: ignore[method-assign,assignment]
+        one.controller._sampling.take = record  # type: ignore[method-assign,assignment]
         controlled.append(one)
         return one
 

@@ -1,8 +1,10 @@
 """What Prometheus and OpenTelemetry are told is what happened, and telling it fails no request."""
 
 import asyncio
+import copy
 import gc
 import logging
+import pickle
 import re
 import subprocess
 import sys
@@ -17,9 +19,11 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 from prometheus_client import CollectorRegistry, Counter, generate_latest, make_asgi_app
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
 from prometheus_client.parser import text_string_to_metric_families
 
-from aiolimit import Limiter, LoadController, RateLimited, WarmUp, metrics, otel
+from aiolimit import UNLIMITED, Limiter, LoadController, RateLimited, WarmUp, metrics, otel
 from aiolimit.http.asgi import RateLimitMiddleware
 from aiolimit.load.adjustments import Adjustments
 from aiolimit.load.law import LoadState
@@ -329,6 +333,89 @@ def test_the_counts_of_a_controller_stay_with_the_last_of_its_limiters(
         assert exposed(registry)[which] == 7
 
 
+async def test_a_controller_whose_limiters_are_made_again_is_counted_once(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = LoadController()
+    which = "aiolimit_load_admitted_total", frozenset({"controller": "default"}.items())
+    async with controller:
+        for built in range(1, 4):
+            limiter = Limiter("1000/s", name="search", load=controller)
+            metrics.register(limiter, registry=registry)
+            for _ in range(10):
+                async with limiter.acquire("a"):
+                    pass
+            values = exposed(registry)
+            assert values[which] == of(values, "admitted_total") == 10 * built
+            del limiter
+            gc.collect()
+            assert exposed(registry)[which] == controller.admitted == 10 * built
+    assert exposed(registry)[which] == 30
+
+
+def test_a_registry_that_was_cleaned_can_be_used_again(registry: CollectorRegistry) -> None:
+    limiter = Limiter("10/s", name="search")
+    metrics.register(limiter, registry=registry)
+    limiter.try_acquire("a")
+    for collector in list(registry._collector_to_names):
+        registry.unregister(collector)
+    assert not exposed(registry)
+    metrics.register(limiter, registry=registry)
+    assert of(exposed(registry), "admitted_total") == 1
+
+
+def test_who_was_watched_for_a_while_keeps_nothing_of_it() -> None:
+    limiter = Limiter("10/s")
+    for _ in range(20):
+        metrics.register(limiter, registry=CollectorRegistry())
+        gc.collect()
+    assert len(limiter._watchers) == 1
+
+
+def test_a_limiter_is_not_copied() -> None:
+    limiter = Limiter("10/s", name="search")
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"<Limiter search: .*is of this process"):
+            copied(limiter)
+
+
+@pytest.mark.parametrize("what", ["limiter", "controller", "sensor"])
+def test_a_name_that_cannot_be_written_is_refused(what: str) -> None:
+    name = "\ud800"
+    with pytest.raises(ValueError, match=r"must be text that UTF-8 can hold, not '\\ud800'"):
+        if what == "limiter":
+            Limiter("1/s", name=name)
+        elif what == "controller":
+            LoadController(name=name)
+        else:
+            LoadController(sensors={name: lambda: 0.0})
+
+
+def test_any_name_that_can_be_written_is_read_back(registry: CollectorRegistry) -> None:
+    names = ['a "quoted" one', "two\nlines", "back\\slash", "naïve 制限", "{}=,"]
+    limiters = [Limiter("1/s", name=name) for name in names]
+    metrics.register(*limiters, registry=registry)
+    for name in names:
+        assert of(exposed(registry), "admitted_total", name) == 0
+    text: bytes = open_metrics(registry)  # type: ignore[no-untyped-call]
+    found = {
+        sample.labels["limiter"]
+        for family in strictly(text.decode())  # type: ignore[no-untyped-call]
+        for sample in family.samples
+        if "limiter" in sample.labels
+    }
+    assert found == set(names)
+
+
+def test_costs_beyond_all_numbers_stop_no_scrape(registry: CollectorRegistry) -> None:
+    limiter = Limiter("1/s", name="search")
+    metrics.register(limiter, registry=registry)
+    for _ in range(3):
+        limiter.try_acquire("a", cost=1e300, limit=UNLIMITED)
+        limiter.try_acquire("a", cost=1.5e308, limit=UNLIMITED)
+    assert of(exposed(registry), "cost_admitted_total") == float("inf")
+
+
 def test_what_cannot_be_read_is_left_out_and_logged_once(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -548,6 +635,30 @@ async def test_opentelemetry_is_told_the_same(registry: CollectorRegistry) -> No
 
 async def provider_shutdown(provider: MeterProvider) -> None:
     await asyncio.to_thread(provider.shutdown)
+
+
+def test_who_registers_before_the_provider_is_set_and_who_after_are_both_told() -> None:
+    source = (
+        "from opentelemetry import metrics\n"
+        "from opentelemetry.sdk.metrics import MeterProvider\n"
+        "from opentelemetry.sdk.metrics.export import InMemoryMetricReader\n"
+        "from aiolimit import Limiter, otel\n"
+        "limiters = [Limiter('1/s', name=name) for name in 'abcd']\n"
+        "reader = InMemoryMetricReader()\n"
+        "provider = MeterProvider([reader])\n"
+        "otel.register(limiters[0])\n"
+        "metrics.set_meter_provider(provider)\n"
+        "otel.register(limiters[1])\n"
+        "otel.register(limiters[2], meter_provider=provider)\n"
+        "otel.register(limiters[3], meter_provider=metrics.get_meter_provider())\n"
+        "data = reader.get_metrics_data()\n"
+        "(told,) = data.resource_metrics[0].scope_metrics\n"
+        "found = [one for one in told.metrics if one.name == 'aiolimit.admitted']\n"
+        "points = [point for one in found for point in one.data.data_points]\n"
+        "print(*sorted(point.attributes['aiolimit.limiter'] for point in points))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.stdout == "a b c d\n", done.stderr
 
 
 # Adjustments of the load controller

@@ -175,3 +175,123 @@ async def test_what_is_counted_until_the_end_is_written(tmp_path: Path) -> None:
     assert 'aiolimit_admitted_total{limiter="short"} 5.0' in told
     assert 'aiolimit_rejected_total{limiter="short",reason="quota"} 2.0' in told
     assert "aiolimit_keys{" not in told, "gauges leave with their process"
+
+
+TOLD = """
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+registry = CollectorRegistry()
+MultiProcessCollector(registry)
+print(generate_latest(registry).decode())
+"""
+
+CHILD = """
+import multiprocessing, time
+from aiolimit import Limiter, metrics
+
+def work():
+    limiter = Limiter("100/s", name="child")
+    metrics.register(limiter)
+    print([limiter.try_acquire() for _ in range(5)])
+
+if __name__ == "__main__":
+    metrics.register(limiter := Limiter("100/s", name="parent"))
+    child = multiprocessing.get_context(METHOD).Process(target=work)
+    child.start()
+    child.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+async def test_children_of_multiprocessing_lose_nothing_when_they_end(
+    method: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(CHILD.replace("METHOD", repr(method)))
+    folder = tmp_path / "told"
+    folder.mkdir()
+    status, said = await run(str(program), PROMETHEUS_MULTIPROC_DIR=str(folder))
+    assert status == 0, said
+    _, told = await run("-c", TOLD, PROMETHEUS_MULTIPROC_DIR=str(folder))
+    assert 'aiolimit_admitted_total{limiter="child"} 5.0' in told
+    assert "aiolimit_keys{" not in told, "gauges leave with their process"
+
+
+GONE = (
+    """
+import gc
+from aiolimit import Limiter, LoadController, WarmUp, metrics
+from aiolimit.watch.multiprocess import Flusher
+controller = LoadController(name="gone", sensors={"disk": lambda: 3.0})
+limiter = Limiter("100/s", name="gone", load=controller, warm_up=WarmUp())
+kept = Limiter("100/s", name="kept")
+metrics.register(limiter, kept)
+kept.update("50/min")
+del limiter, controller
+gc.collect()
+metrics.register(kept)  # writes at once
+"""
+    + TOLD
+)
+
+
+async def test_gauges_of_what_has_gone_say_nothing_any_more(tmp_path: Path) -> None:
+    status, said = await run("-c", GONE, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
+    assert status == 0, said
+    for line in (
+        'aiolimit_warm_up_ratio{limiter="gone"} 1.0',
+        'aiolimit_load_binding{controller="gone",signal="cpu"} 0.0',
+        'aiolimit_load_share_ratio{controller="gone"} 1.0',
+        'aiolimit_limit{limiter="kept",per="s"} 0.0',
+        'aiolimit_limit_period_seconds{limiter="kept",per="s"} 0.0',
+        'aiolimit_limit{limiter="kept",per="min"} 50.0',
+    ):
+        assert line in said, said
+
+
+async def test_a_folder_that_is_named_too_late_is_one_clear_error(tmp_path: Path) -> None:
+    source = (
+        "import os, prometheus_client\n"
+        "from aiolimit import Limiter, metrics\n"
+        f"os.environ['PROMETHEUS_MULTIPROC_DIR'] = {str(tmp_path)!r}\n"
+        "try:\n"
+        "    metrics.register(Limiter('1/s'))\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+    )
+    _, said = await run("-c", source)
+    assert said.startswith("PROMETHEUS_MULTIPROC_DIR was set after prometheus_client was imported")
+
+
+FORKED_IN_A_SCRAPE = """
+import os, threading
+from prometheus_client import CollectorRegistry, generate_latest
+from aiolimit import Limiter, metrics
+limiter = Limiter("100/s", name="search")
+registry = CollectorRegistry()
+metrics.register(limiter, registry=registry)
+limiter.try_acquire()
+(collector,) = registry._collector_to_names
+held, done = threading.Event(), threading.Event()
+
+def scrape():
+    with collector.roster._lock:
+        held.set()
+        done.wait()
+
+thread = threading.Thread(target=scrape)
+thread.start()
+held.wait()
+pid = os.fork()
+if pid == 0:
+    print(b'aiolimit_admitted_total{limiter="search"} 1.0' in generate_latest(registry), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+done.set()
+thread.join()
+"""
+
+
+async def test_a_fork_in_the_middle_of_a_scrape_hangs_no_child() -> None:
+    status, said = await run("-W", "ignore", "-c", FORKED_IN_A_SCRAPE)
+    assert (status, said) == (0, "True\n")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from aiolimit import Limiter, LoadController, RateLimited, Statistics, WarmUp
 from aiolimit.http.asgi import RateLimitMiddleware
 from aiolimit.joint import acquire_together
 from aiolimit.testing import FakeClock
+from aiolimit.window import Window
 
 #: A call: seconds after the one before, key, cost, max_wait.
 Call = tuple[float, str, float, float | None]
@@ -139,6 +141,77 @@ async def test_the_true_cost_of_one_that_would_wait_is_charged_when_its_turn_wou
     assert statistics.cost_admitted - statistics.cost_returned == 11
 
 
+async def test_the_cost_may_be_told_in_the_tick_of_the_turn() -> None:
+    clock = FakeClock()
+    limiter = Limiter("1/s", shadow=True, clock=clock)
+    first, second = await limiter.acquire("a"), await limiter.acquire("a")
+    second.adjust(3)
+    first.cancel()  # the turn of the second comes now
+    second.cancel()
+    await clock.settle()
+    assert second.cost == 0
+    assert limiter.peek("a").remaining == 1
+    statistics = limiter.statistics()
+    assert (statistics.cost_admitted, statistics.cost_returned) == (4, 4)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["acquire", "adjust", "advance", "settle"]),
+            st.integers(0, 5),
+            st.integers(0, 4),
+        ),
+        max_size=40,
+    )
+)
+@settings(deadline=None, max_examples=300)
+def test_whenever_the_true_cost_is_told_it_is_what_is_charged(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    async def main() -> None:
+        clock = FakeClock()
+        limiter = Limiter("4/h", shadow=True, clock=clock)
+        permits = []
+        for what, which, much in steps:
+            if what == "acquire":
+                permits.append(await limiter.acquire("a", cost=min(much, 4)))
+            elif what == "adjust" and permits:
+                permits[which % len(permits)].adjust(much)
+            elif what == "advance":
+                await clock.advance(much)
+            else:
+                await clock.settle()
+        await clock.settle()
+        costs = sum(permit.cost for permit in permits)
+        statistics = limiter.statistics()
+        assert statistics.cost_admitted - statistics.cost_returned == costs
+        # Within the hour nothing has left: what is charged is what those cost who had their turn.
+        pending = [getattr(permit, "_verdict", None) is not None for permit in permits]
+        charged = sum(
+            permit.cost for permit, waits in zip(permits, pending, strict=True) if not waits
+        )
+        entry = limiter._store.entries.get("a")
+        assert (0 if entry is None else cast(Window, entry).total) == charged
+        assert statistics.waiting == sum(pending)
+
+    asyncio.run(main())
+
+
+async def test_places_are_bounded_as_callers_keep_coming() -> None:
+    limiter = Limiter("1/h", shadow=True, clock=FakeClock())
+    for _ in range(10_101):
+        assert await limiter.acquire("everybody")
+    statistics = limiter.statistics()
+    assert statistics.admitted == 10_101
+    assert statistics.waiting == 10_000
+    assert statistics.shadow_rejected["queue_full"] == 100
+    few = Limiter("1/h", shadow=True, max_waiters=3, clock=FakeClock())
+    for _ in range(10):
+        await few.acquire("everybody")
+    assert few.statistics().shadow_rejected["queue_full"] == 6
+
+
 async def test_in_shadow_everybody_passes_together_too() -> None:
     clock = FakeClock()
     bites, tried = Limiter("2/s", clock=clock), Limiter("1/min", clock=clock, shadow=True)
@@ -148,6 +221,15 @@ async def test_in_shadow_everybody_passes_together_too() -> None:
     with pytest.raises(RateLimited):
         await acquire_together([bites.acquire("a", max_wait=0), tried.acquire("a")])
     assert tried.statistics().admitted == 2
+    for bad, error in (
+        (tried.acquire("a", cost=-1), ValueError),
+        (tried.acquire([]), TypeError),  # type: ignore[arg-type]
+        (await tried.acquire("a"), RuntimeError),
+    ):
+        await clock.advance(5)
+        with pytest.raises(error):
+            await acquire_together([bites.acquire("a", max_wait=0), bad])
+        assert bites.peek("a").remaining == 2, "an error charges nobody"
 
 
 async def test_the_load_controller_is_told_of_no_refusal() -> None:
@@ -162,6 +244,12 @@ async def test_the_load_controller_is_told_of_no_refusal() -> None:
         assert statistics.in_flight == controller.in_flight == 30
         assert statistics.shadow_rejected["overload"] == 10
         assert controller.gate.refused == 0
+        # Nobody waits to see whether it would get in after all; who would wait for ever would.
+        for max_wait, more in ((0.3, 1), (None, 0)):
+            before = limiter.statistics().shadow_rejected["overload"]
+            permits.append(limiter.acquire("a", max_wait=max_wait))
+            await permits[-1].__aenter__()
+            assert limiter.statistics().shadow_rejected["overload"] == before + more
         for permit in permits:
             permit.__aexit__(None, None, None)
         assert controller.in_flight == 0
@@ -178,7 +266,8 @@ def test_three_loops_in_a_row_each_leaving_one_behind_that_would_wait() -> None:
 
     for _ in range(3):
         asyncio.run(main())
-    assert limiter.statistics().admitted == 6
+    statistics = limiter.statistics()
+    assert (statistics.admitted, statistics.cancelled, statistics.waiting) == (6, 0, 2)
 
 
 async def test_a_middleware_in_shadow_says_nothing_of_limits() -> None:

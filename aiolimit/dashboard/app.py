@@ -10,8 +10,9 @@ import json
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
+from aiolimit.arguments import check_name
 from aiolimit.dashboard.state import catalogue, state
 from aiolimit.http.asgi_types import Receive, Scope, Send
 from aiolimit.limiter import Limiter
@@ -48,12 +49,10 @@ class Dashboard:
         for limiter in limiters:
             if not isinstance(limiter, Limiter):
                 raise TypeError(f"Dashboard takes limiters, not {limiter!r}")
-        if not isinstance(title, str) or not title:
-            raise TypeError(f"title must be text that is not empty, not {title!r}")
         if not isinstance(show_keys, bool):
             raise TypeError(f"show_keys must be True or False, not {show_keys!r}")
         self._limiters = limiters  # which the roster does not keep
-        self._title = title
+        self._title = check_name(title, "title")
         self._show_keys = show_keys
         self._roster = Roster(self)
         self._roster.add(limiters)
@@ -81,7 +80,8 @@ class Dashboard:
             status, headers, body = 405, [_TEXT, (b"allow", b"GET, HEAD")], b"only GET and HEAD"
         elif not path:
             # Or the page would ask for its numbers one level too high.
-            where = scope["path"].encode() + b"/" + (b"?" + query if query else b"")
+            last = quote(scope["path"].rpartition("/")[2], safe="")
+            where = f"./{last}/".encode() + (b"?" + query if query else b"")
             status, headers, body = 307, [_TEXT, (b"location", where)], b""
         elif path == "/state":
             asked = parse_qs(query.decode("utf-8", "replace"), keep_blank_values=True).get("key")

@@ -7,6 +7,7 @@
 
 const EVERY = 1000; // milliseconds between two questions
 const PATIENCE = 5000; // milliseconds until a question is given up
+const GAP = 15; // seconds without an answer, over which no line is drawn
 const SHORTEST = 20; // seconds that are shown at least
 const KEPT = 900; // answers of a few limiters
 const KEPT_IN_ALL = 9000; // answers, times the limiters that each is about
@@ -22,6 +23,7 @@ const REASONS = {
 };
 const SIGNALS = ["blue", "orange", "green", "violet", "amber", "pink", "teal", "red"];
 
+const own = (object, name) => (object && Object.hasOwn(object, name) ? object[name] : undefined);
 const element = (id) => document.getElementById(id);
 const histories = new Map(); // of each process: its answers, oldest first
 let shown = null; // which limiter: {process, limiter}
@@ -52,13 +54,12 @@ const percent = (value) => (value === null || value === undefined ? "–" : `${n
 
 /** The values of a metric of what is shown: by the text of their labels. */
 function values(answer, name) {
-  const owner = CATALOGUE.instruments[name].labels && name.startsWith("aiolimit_load_")
-    ? answer.controllers[answer.limiters[shown.limiter]?.controller]
-    : answer.limiters[shown.limiter];
-  return owner?.metrics[name] ?? {};
+  const limiter = own(answer.limiters, shown.limiter);
+  const owner = name.startsWith("aiolimit_load_") ? own(answer.controllers, limiter?.controller) : limiter;
+  return own(owner?.metrics, name) ?? {};
 }
 
-const value = (answer, name, labels = "") => values(answer, name)[labels] ?? null;
+const value = (answer, name, labels = "") => own(values(answer, name), labels) ?? null;
 
 /** How much a counter has grown in a second, between two answers. */
 function rate(before, answer, name, labels = "") {
@@ -104,7 +105,7 @@ function limitPerSecond(answer, name) {
 // The pictures. A line is {label, color, at(before, answer, long), dashed, fill}; `long` is the answer some
 // seconds ago.
 
-const isShadow = () => latest()?.limiters[shown.limiter]?.shadow;
+const isShadow = () => own(latest()?.limiters, shown.limiter)?.shadow;
 const rejections = () => (isShadow() ? "aiolimit_shadow_rejected" : "aiolimit_rejected");
 const labelsOf = (name) => [...new Set(history().flatMap((answer) => Object.keys(values(answer, name))))];
 
@@ -435,7 +436,7 @@ function cuts(answers) {
   answers.forEach((answer, at) => {
     if (!at) return;
     for (const [labels, count] of Object.entries(values(answer, "aiolimit_load_adjustments"))) {
-      const [direction, reason] = labels.split(",");
+      const [direction, reason] = [labels.slice(0, labels.indexOf(",")), labels.slice(labels.indexOf(",") + 1)];
       const before = value(answers[at - 1], "aiolimit_load_adjustments", labels) ?? 0;
       if (direction === "down" && count > before) found.push({ time: answer.time, reason });
     }
@@ -523,7 +524,7 @@ function drawTabs() {
     tab.tabIndex = is ? 0 : -1;
     const from = [];
     if (titles.size > 1) from.push(answer.title);
-    if (processes.size > titles.size) from.push(`process ${answer.process}`);
+    if (processes.size > titles.size) from.push(processName(answer, found));
     if (from.length) {
       const small = document.createElement("small");
       small.textContent = from.join(", ");
@@ -543,6 +544,12 @@ function drawTabs() {
     return tab;
   }));
   if (had) list.querySelector('[aria-selected="true"]')?.focus();
+}
+
+/** Containers tend to have the same process id, all of them. */
+function processName(answer, found) {
+  const alike = found.some((one) => one.answer.process === answer.process && one.answer.id !== answer.id);
+  return `process ${answer.process}${alike ? ` (${answer.id.slice(0, 4)})` : ""}`;
 }
 
 function select(which) {
@@ -565,7 +572,7 @@ function draw() {
   const answers = history();
   const answer = latest();
   if (!answer) return;
-  const limiter = answer.limiters[shown.limiter];
+  const limiter = own(answer.limiters, shown.limiter);
   element("title").textContent = document.title = [...new Set([...histories.values()].map((one) => one.at(-1).title))].join(" and ");
   element("explanation").textContent = limiter.explanation;
   drawTiles(answers.at(-2), answer);
@@ -586,12 +593,12 @@ function draw() {
 
 /** Keep an answer, with the time of day it is of. */
 function keep(answer) {
-  const id = `${answer.title} ${answer.process}`;
+  const { id } = answer;
   const answers = histories.get(id) ?? [];
   const before = answers.at(-1);
   if (before && answer.at <= before.at) return; // the same again
   answer.time = before ? before.time + (answer.at - before.at) : Date.now() / 1e3;
-  answer.afterGap = Boolean(before) && answer.at - before.at > (3 * EVERY) / 1e3;
+  answer.afterGap = Boolean(before) && answer.at - before.at > GAP;
   answers.push(answer);
   const most = Math.min(KEPT, Math.max(130, Math.floor(KEPT_IN_ALL / Object.keys(answer.limiters).length)));
   if (answers.length > most) answers.splice(0, answers.length - most);

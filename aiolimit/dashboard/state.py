@@ -1,9 +1,10 @@
 """What the live page shows, as numbers: those of the metrics, and the sentence of `explain`."""
 
 import os
+import secrets
 import time
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import isfinite
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from aiolimit.watch.roster import INSTRUMENTS, Roster
 __all__ = ["catalogue", "state"]
 
 _OF_LOAD: Final = frozenset(one.name for one in LOAD)
+_TOKEN: Final = secrets.token_hex(4)
 _SAMPLED: Final = 64  # keys to choose one from that is worth a sentence
 
 
@@ -36,17 +38,17 @@ def state(roster: Roster, title: str, key: str | None, *, show_keys: bool) -> di
     key: whose sentence to tell; None for one that is worth it.
     show_keys: whether the choice may fall on a key that nobody asked about.
     """
-    by_name: dict[str, Limiter] = {}
+    by_name: dict[str, list[Limiter]] = {}
     for limiter in roster.limiters():
-        by_name.setdefault(limiter.name, limiter)
+        by_name.setdefault(limiter.name, []).append(limiter)
     found: dict[str, dict[str, Any]] = {"limiters": {}, "controllers": {}}
-    for name, limiter in by_name.items():
-        told = key if key is not None else _worth_telling(limiter) if show_keys else ""
+    for name, alike in by_name.items():
+        limiter = alike[0]
         found["limiters"][name] = {
             "rates": [str(rate) for rate in limiter._store.rates],
-            "shadow": limiter.shadow,
+            "shadow": all(one.shadow for one in alike),
             "controller": None if limiter.load is None else limiter.load.name,
-            "explanation": _explained(limiter, told),
+            "explanation": _explained(limiter, key, show_keys=show_keys),
             "metrics": {},
         }
         if limiter.load is not None:
@@ -61,6 +63,7 @@ def state(roster: Roster, title: str, key: str | None, *, show_keys: bool) -> di
     return {
         "title": title,
         "process": os.getpid(),
+        "id": f"{_TOKEN}-{os.getpid()}",  # containers tend to have the same process id, all of them
         # Rates are worked out by the time of here: an answer may be late, and so may the page.
         "at": time.monotonic(),
         **found,
@@ -68,17 +71,19 @@ def state(roster: Roster, title: str, key: str | None, *, show_keys: bool) -> di
 
 
 def _worth_telling(limiter: Limiter) -> Any:
-    """A key with the longest queue, else one with the least left of those that come to hand."""
+    """A key with a long queue, else one with little left, of those that come to hand."""
     queues = limiter._queues.by_key
     if queues:
-        return max(queues, key=lambda key: len(queues[key]))
+        return max(islice(queues, _SAMPLED), key=lambda key: len(queues[key]))
     entries: Mapping[Any, Any] = limiter._store.entries
-    some = [key for key, _ in zip(entries, range(_SAMPLED), strict=False)]
+    some = list(islice(entries, _SAMPLED))
     return min(some, key=lambda key: limiter.peek(key).remaining, default="")
 
 
-def _explained(limiter: Limiter, key: Any) -> str:
+def _explained(limiter: Limiter, key: Any, *, show_keys: bool) -> str:
     try:
+        if key is None:
+            key = _worth_telling(limiter) if show_keys else ""
         return str(limiter.explain(key))
     except Exception as error:  # noqa: BLE001 (the numbers are shown all the same)
         return f"{limiter.name} cannot be explained: {error!r}"

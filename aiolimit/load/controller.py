@@ -17,19 +17,21 @@ busy for its own timers, at the next call.
 
 import asyncio
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from math import inf
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from aiolimit.arguments import check_name
 from aiolimit.clock import Clock, Timer, check_clock, steady_time
 from aiolimit.load.adjustments import Adjustments
 from aiolimit.load.gate import Gate
-from aiolimit.load.law import LoadState, Sample, Targets, advance
+from aiolimit.load.law import LoadState, Targets, advance
 from aiolimit.load.options import check_names, check_seconds, check_sensors, check_share
+from aiolimit.load.sampling import Sampling
 from aiolimit.load.sensors import OwnSensor, Sensors, ask_all
 from aiolimit.report import LoadReport
+from aiolimit.watcher import Watcher
 
 __all__ = ["LoadController", "check_load"]
 
@@ -37,10 +39,7 @@ _SHORTEST_STEP: Final = 0.125
 _STEPS: Final = 0.25  # seconds between the shortest step and the longest
 _FIRST_STEPS: Final = 0.03  # seconds between steps at calls, until the cost is known
 _LARGE_BLOCK: Final = 1 << 20
-_PAUSES_OVER: Final = 2.0  # seconds
-_LAG_OVER: Final = 10.0  # seconds
 _GOLDEN: Final = 0.6180339887498949  # its multiples fill 0..1 evenly, and never repeat
-_LEFT: Final = 0.25  # of the cores, the least that others are taken to leave
 _RETIRED: Final = 4.0  # times the usual: who stays longer in an idle process is not counted
 _RETIRED_AT_LEAST: Final = 0.5  # seconds
 _IDLE: Final = 0.85
@@ -97,14 +96,12 @@ class LoadController:
             queue=check_seconds(queue, "queue"),
             iteration=check_seconds(iteration, "iteration"),
         )
-        self._pressure_targets = {
+        pressures = {
             "memory": check_share(memory, "memory"),
             "gc": check_share(gc, "gc"),
             "stall": 0.1,
         }
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"name must be text that is not empty, not {name!r}")
-        self.name = name
+        self.name = check_name(name)
         if not isinstance(dry_run, bool):
             raise TypeError(f"dry_run must be True or False, not {dry_run!r}")
         self.dry_run = dry_run
@@ -117,18 +114,15 @@ class LoadController:
         self._limiters: weakref.WeakSet[Counted] = weakref.WeakSet()
         self._state = LoadState(queue=self.targets.queue)
         #: What was changed, how often, and why.
-        self.adjustments = Adjustments((*self._pressure_targets, *self._own))
-        #: Calls that its limiters have let pass, as far as they were counted in its steps.
-        self.admitted = 0.0
-        self._iterations: deque[tuple[float, float]] = deque()
+        self.adjustments = Adjustments((*pressures, *self._own))
+        #: Who is told when nobody holds this controller any more.
+        self.watchers: tuple[Watcher, ...] = ()
+        self._gone = (0, 0)  # the counts of limiters that are no more
+        self._sampling = Sampling(pressures, self._own, self.gate)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
-        self._pauses: deque[tuple[float, float]] = deque()
         self._steps = 0
         self._next = 0.0
-        self._last: dict[str, Any] | None = None
-        self._last_at = 0.0
-        self._counted = (0, 0, 0)
         self._spread = 0.0
         self._over = 1.0  # calls in the last step, in times what the process can do
         self._timer: Timer | None = None
@@ -150,6 +144,11 @@ class LoadController:
         return self.gate.would_refuse
 
     @property
+    def admitted(self) -> int:
+        """Calls that all its limiters have let pass."""
+        return self._count()[0]
+
+    @property
     def refused(self) -> int:
         """Calls that it has refused, with those of `refused_early`."""
         return self.gate.refused
@@ -165,7 +164,7 @@ class LoadController:
 
         Only iterations in which somebody called are seen.
         """
-        return max((longest for _, longest in tuple(self._iterations)), default=0.0)
+        return self._sampling.lag()
 
     @property
     def lagged(self) -> float:
@@ -192,7 +191,7 @@ class LoadController:
     def sensors(self) -> dict[str, bool]:
         """Which sensors there are, and whether each is up: it is asked, and answered of late."""
         now = self.time()
-        last = self._last or {}
+        last = self._sampling.last or {}
         up = {
             name: sensor.is_up(now) and last.get(name) is not None
             for name, sensor in self._sensors.built_in.items()
@@ -227,8 +226,7 @@ class LoadController:
         # larger one has been freed. One refusal costs 15 to 20 us less from then on.
         bytes(_LARGE_BLOCK)
         self._state = LoadState(at=self.time(), queue=self.targets.queue)
-        self._last = None
-        self._pauses.clear()
+        self._sampling.begin()
         self._sensors.start()
         self.gate.open(loop)
         self._step(self.time())
@@ -273,9 +271,23 @@ class LoadController:
         """Count what passes that limiter, for as long as it lives."""
         self._limiters.add(limiter)
 
+    def depart(self, limiter: "Counted") -> None:
+        """Keep the counts of a limiter that is about to go. See `Watcher`."""
+        self._limiters.discard(limiter)
+        passed, through = limiter._counts()
+        self._gone = self._gone[0] + passed, self._gone[1] + through
+
+    def is_over(self) -> bool:
+        """Never: a limiter holds its controller. See `Watcher`."""
+        return False
+
+    def __del__(self) -> None:
+        for watcher in getattr(self, "watchers", ()):
+            watcher.depart(self)
+
     def _count(self) -> tuple[int, int, int]:
         """Calls admitted, completed and refused so far, by all limiters that are alive."""
-        counts = [limiter._counts() for limiter in self._limiters]
+        counts = [self._gone, *(limiter._counts() for limiter in self._limiters)]
         return sum(one for one, _ in counts), sum(one for _, one in counts), self.gate.refused
 
     def _set_timer(self) -> None:
@@ -298,22 +310,15 @@ class LoadController:
         self._steps += 1
         self._next = now + _SHORTEST_STEP + _STEPS * (self._steps * _GOLDEN % 1.0)
         gate.due = self._next
-        readings = self._sensors.read(now)
-        readings["lagged"] = gate.lagged(now)
-        if self._last is not None and now > self._last_at:
-            sample = self._sample(now, readings, self._last)
+        sample = self._sampling.take(now, self._sensors.read(now), self._count())
+        if sample is not None:
             state = self._state = advance(self._state, sample, self.targets)
-            self.admitted += sample.admitted
             self.adjustments.see(state)
-            self._see_iteration(now, sample.longest)
             calls = (sample.admitted + sample.refused) / sample.seconds
             self._over = min(30.0, max(1.0, calls / state.rate))
             stays = _RETIRED * (state.shortest + state.queue) if state.shortest < inf else 0.0
             idle = state.busy < _IDLE and state.factor == 1
             gate.turn(now, now - max(_RETIRED_AT_LEAST, stays) if idle else -inf)
-        self._last, self._last_at = readings, now
-        self._counted = self._count()
-        gate.capped, gate.shortest, gate.longest = 0, inf, 0.0
         state, iteration = self._state, self.targets.iteration
         if state.cost is None:
             gate.due = now + _FIRST_STEPS
@@ -321,69 +326,6 @@ class LoadController:
             # Where one call alone takes that long, the next must not be refused for it.
             iteration = max(iteration, 1.5 * state.cost / state.share)
         gate.set_limits(state.cap, state.rate * state.stretch, iteration)
-
-    def _see_iteration(self, now: float, longest: float) -> None:
-        self._iterations.append((now, longest))
-        while now - self._iterations[0][0] > _LAG_OVER:
-            self._iterations.popleft()
-
-    def _paused(self, now: float, total: float | None) -> float | None:
-        """The share of the last seconds in which the collector of garbage has stopped us.
-
-        Of seconds, as one pause in a step of an eighth of a second is no storm.
-        """
-        if total is None:
-            return None
-        self._pauses.append((now, total))
-        while now - self._pauses[0][0] > _PAUSES_OVER:
-            self._pauses.popleft()
-        since, before = self._pauses[0]
-        return (total - before) / max(_PAUSES_OVER, now - since)
-
-    def _sample(self, now: float, new: dict[str, Any], old: dict[str, Any]) -> Sample:
-        """What was between two readings."""
-        seconds = now - self._last_at
-        gate = self.gate
-
-        def grown(name: str) -> float | None:
-            before, after = old.get(name), new.get(name)
-            return None if before is None or after is None else max(0.0, after - before)
-
-        cpu, waited = grown("cpu"), grown("scheduler")
-        quota = inf
-        for name in ("group", "machine"):
-            before, after = old.get(name), new.get(name)
-            # What the scheduler tells of the machine is better: others may have to make room.
-            if before is None or after is None or (name == "machine" and waited is not None):
-                continue
-            cores, others = after[0], (after[1] - before[1]) / seconds
-            quota = min(quota, max(cores - others, _LEFT * cores))
-        grew = [max(0, new - old) for new, old in zip(self._count(), self._counted, strict=True)]
-        blocked = 0.0
-        if cpu is not None and (waited is not None or quota >= 1):
-            lagged = new["lagged"] - old["lagged"]
-            blocked = max(0.0, lagged - cpu - (waited or 0.0))
-        pressures = {name: own.pressure(now) for name, own in self._own.items()}
-        for name, target in self._pressure_targets.items():
-            share = self._paused(now, new.get("gc")) if name == "gc" else new.get(name)
-            if share is not None:
-                pressures[name] = share / target
-        return Sample(
-            at=now,
-            seconds=seconds,
-            cpu=cpu,
-            blocked=min(blocked, seconds),
-            waited=waited or 0.0,
-            quota=quota,
-            admitted=grew[0],
-            completed=grew[1],
-            refused=grew[2],
-            capped=gate.capped + gate.waiting(),
-            shortest=gate.shortest,
-            longest=gate.longest,
-            oldest=gate.oldest(now),
-            pressures={name: value for name, value in pressures.items() if value is not None},
-        )
 
 
 def check_load(load: object, clock: Clock) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aiolimit.arguments import number
+from aiolimit.arguments import check_name, number
 from aiolimit.load.sensors import BUILT_IN
 
 __all__ = ["check_names", "check_seconds", "check_sensors", "check_share"]
@@ -42,8 +42,7 @@ def check_sensors(sensors: Mapping[str, Callable[[], Any]] | None) -> dict[str, 
     if not isinstance(sensors, Mapping):
         raise TypeError(f"sensors must map names to functions, not {sensors!r}")
     for name, read in sensors.items():
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"the name of a sensor must be text that is not empty, not {name!r}")
+        check_name(name, "the name of a sensor")
         if name in BUILT_IN:
             raise ValueError(f"sensor {name!r} is built in; give yours another name")
         if not callable(read):

@@ -5,33 +5,45 @@ written to files in `PROMETHEUS_MULTIPROC_DIR`, and only its own metric objects 
 same numbers as always are read, and what has grown since is added to such objects:
 
 - once a second, in a thread of its own (an event loop may be busy, or not there yet);
-- when the process ends in order; one that is killed loses a second of counts at most.
+- when the process ends in order, as children of multiprocessing do, too; one that is killed loses a
+  second of counts at most.
 
 Counts stay when a process has gone. Gauges leave with it, also if it was killed: nobody tells
 prometheus-client of that where the workers are uvicorn's, so the living look for the dead.
 """
 
-import atexit
 import logging
 import os
 import threading
 from collections.abc import Callable
+from multiprocessing import util
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, values
 from prometheus_client.multiprocess import mark_process_dead
 
 from aiolimit.tally import WAIT_BOUNDS, Waits
 from aiolimit.watch.instrument import Instrument, Value
 from aiolimit.watch.roster import INSTRUMENTS, Roster, label_names
 
-__all__ = ["Flusher"]
+__all__ = ["Flusher", "is_multiprocess"]
 
 _log = logging.getLogger("aiolimit.metrics")
 _EVERY: Final = 1.0  # seconds
 _LOOK_FOR_THE_DEAD: Final = 5  # times that
+
+
+def is_multiprocess() -> bool:
+    """Whether prometheus-client writes files. Raises `RuntimeError` if it was told too late."""
+    writes: bool = values.ValueClass._multiprocess
+    if not writes and "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        raise RuntimeError(
+            "PROMETHEUS_MULTIPROC_DIR was set after prometheus_client was imported, which looks "
+            "for it only then: set it before the process starts"
+        )
+    return writes
 
 
 class Flusher:
@@ -43,7 +55,10 @@ class Flusher:
         self._written: dict[tuple[str, tuple[str, ...]], Value] = {}
         self._lock = threading.RLock()
         self._has_failed = False
-        atexit.register(self._end)
+        self._folder = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+        self._end_in_order()
+        # A child of multiprocessing forgets what its parent wanted to be done at the end.
+        util.register_after_fork(self, Flusher._end_in_order)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
                 before=self._lock.acquire,
@@ -58,14 +73,14 @@ class Flusher:
 
     def _each(self, do: Callable[[Instrument[Any], tuple[str, ...], Value], None]) -> None:
         with self._lock:
-            gone = dict.fromkeys(key for key in self._written if _is_sum(key[0]))
+            gone = dict.fromkeys(key for key in self._written if _BY_NAME[key[0]].kind == "gauge")
             for instrument, reading in self.roster.read():
                 for labels, value in reading.items():
                     gone.pop((instrument.name, labels), None)
                     do(instrument, labels, value)
-            # A limiter that has gone has nobody waiting any more; the file knows no "gone".
+            # A file knows no "gone", so what has gone is told as what changes nothing for others.
             for name, labels in gone:
-                do(_BY_NAME[name], labels, 0.0)
+                do(_BY_NAME[name], labels, _NOTHING[_BY_NAME[name].combine])
 
     def _write(self, instrument: Instrument[Any], labels: tuple[str, ...], value: Value) -> None:
         which = instrument.name, labels
@@ -97,8 +112,8 @@ class Flusher:
             try:
                 self.flush()
                 if rounds % _LOOK_FOR_THE_DEAD == 0:
-                    _bury_the_dead()
-            except Exception:  # noqa: BLE001 (a disk that is full is no reason to stop)
+                    _bury_the_dead(self._folder)
+            except Exception:  # noqa: BLE001 (requests go on, whatever it is)
                 if not self._has_failed:
                     self._has_failed = True
                     _log.exception("metrics cannot be written to PROMETHEUS_MULTIPROC_DIR")
@@ -113,19 +128,26 @@ class Flusher:
         self._written.clear()
         self._each(take_over)
         self._lock.release()
+        self._end_in_order()
         self._start()
 
-    def _end(self) -> None:
+    def _end_in_order(self) -> None:
+        # Not atexit, which children of multiprocessing do not come to where they are forked.
+        util.Finalize(self, _end, args=(self,), exitpriority=0)
+
+    def end(self) -> None:
+        """Write what is left, and take the gauges away."""
         self._stop.set()
         self.flush()
-        mark_process_dead(os.getpid())  # type: ignore[no-untyped-call]
+        mark_process_dead(os.getpid(), self._folder)  # type: ignore[no-untyped-call]
+
+
+def _end(flusher: Flusher) -> None:
+    flusher.end()
 
 
 _BY_NAME: Final = {one.name: one for one in INSTRUMENTS}
-
-
-def _is_sum(name: str) -> bool:
-    return _BY_NAME[name].kind == "gauge" and _BY_NAME[name].combine == "sum"
+_NOTHING: Final = {"sum": 0.0, "max": 0.0, "min": 1.0}  # all that are combined so are shares
 
 
 def _made(instrument: Instrument[Any]) -> Counter | Gauge | Histogram:
@@ -140,13 +162,12 @@ def _made(instrument: Instrument[Any]) -> Counter | Gauge | Histogram:
     return Gauge(name, told, names, registry=None, multiprocess_mode=mode)
 
 
-def _bury_the_dead() -> None:
+def _bury_the_dead(folder: Path) -> None:
     """Remove the gauges of processes that are no more."""
-    folder = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
     # The files are named after something else where ValueClass was given an identifier.
     if not (folder / f"gauge_livesum_{os.getpid()}.db").exists():
         return
     for path in folder.glob("gauge_live*_*.db"):
         number = path.stem.rsplit("_", 1)[1]
         if number.isdecimal() and not psutil.pid_exists(int(number)):
-            mark_process_dead(int(number))  # type: ignore[no-untyped-call]
+            mark_process_dead(int(number), folder)  # type: ignore[no-untyped-call]

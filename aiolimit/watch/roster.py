@@ -10,11 +10,12 @@
 """
 
 import logging
+import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from aiolimit.limiter import Limiter
 from aiolimit.load.controller import LoadController
@@ -22,8 +23,11 @@ from aiolimit.tally import Waits
 from aiolimit.watch.instrument import Instrument, Value
 from aiolimit.watch.of_limiter import LIMITER
 from aiolimit.watch.of_load import LOAD
+from aiolimit.watcher import watched_by
 
 __all__ = ["INSTRUMENTS", "Reading", "Roster", "label_names"]
+
+S = TypeVar("S")
 
 _log = logging.getLogger("aiolimit.metrics")
 
@@ -70,10 +74,16 @@ class Roster:
     def __init__(self, owner: object) -> None:
         self._owner = weakref.ref(owner)
         self._limiters: list[weakref.ref[Limiter]] = []
+        self._controllers: list[weakref.ref[LoadController]] = []
         self._departed: dict[str, Reading] = {}
         self._last: dict[str, Reading] = {}
         self._told: set[tuple[str, str]] = set()
         self._errors = 0
+        self.renew_lock()
+        _all.add(self)
+
+    def renew_lock(self) -> None:
+        """Have a lock that nobody holds: in a forked child its holder may not exist."""
         # Entered again by the same thread, where a limiter is collected while this is read.
         self._lock = threading.RLock()
 
@@ -83,7 +93,11 @@ class Roster:
             for limiter in limiters:
                 if all(reference() is not limiter for reference in self._limiters):
                     self._limiters.append(weakref.ref(limiter))
-                    limiter._watchers = (*limiter._watchers, self.depart)
+                    limiter._watchers = watched_by(limiter._watchers, self)
+                load = limiter.load
+                if load is not None and all(one() is not load for one in self._controllers):
+                    self._controllers.append(weakref.ref(load))
+                    load.watchers = watched_by(load.watchers, self)
 
     def limiters(self) -> list[Limiter]:
         """All that are watched and alive."""
@@ -95,7 +109,7 @@ class Roster:
         """The values of those instruments as they are now, those of the same name as one."""
         with self._lock:
             limiters = self.limiters()
-            controllers = list({id(one.load): one.load for one in limiters if one.load}.values())
+            controllers = [one for reference in self._controllers if (one := reference())]
             found: dict[str, Reading] = {one.name: {} for one in instruments}
             self._read([one for one in instruments if one in _OF_LIMITER], limiters, found)
             self._read([one for one in instruments if one in _OF_LOAD], controllers, found)
@@ -105,25 +119,31 @@ class Roster:
                 reading = found[instrument.name]
                 if instrument.kind != "gauge":
                     for labels, value in self._departed.get(instrument.name, {}).items():
-                        _add(reading, labels, value, "sum")
+                        known = reading.get(labels)
+                        reading[labels] = value if known is None else _together(known, value)
                     _never_back(reading, self._last.setdefault(instrument.name, {}))
         return ((instrument, found[instrument.name]) for instrument in instruments)
 
-    def depart(self, limiter: Limiter) -> None:
-        """Keep the counts of a limiter that is about to go."""
-        if self._owner() is None or sys.is_finalizing():
+    def is_over(self) -> bool:
+        """Whether nobody will read it any more. See `Watcher`."""
+        return self._owner() is None
+
+    def depart(self, subject: Limiter | LoadController) -> None:
+        """Keep the counts of what is about to go. See `Watcher`."""
+        if self.is_over() or sys.is_finalizing():
             return
         with self._lock:
-            self._limiters = [one for one in self._limiters if one() not in (None, limiter)]
-            self._read(LIMITER, [limiter], self._departed, counts_only=True)
-            load = limiter.load
-            if load is not None and all(one.load is not load for one in self.limiters()):
-                self._read(LOAD, [load], self._departed, counts_only=True)
+            if isinstance(subject, LoadController):
+                self._controllers = _without(self._controllers, subject)
+                self._read(LOAD, [subject], self._departed, counts_only=True)
+                return
+            self._limiters = _without(self._limiters, subject)
+            self._read(LIMITER, [subject], self._departed, counts_only=True)
             self._tell_once(
-                ("gone", limiter.name),
+                ("gone", subject.name),
                 "limiter %r is watched for metrics, but nobody holds it any more: it was collected "
                 "as garbage, its counts stay as they are",
-                limiter.name,
+                subject.name,
             )
 
     def _read(
@@ -142,7 +162,10 @@ class Roster:
                 reading = found.setdefault(instrument.name, {})
                 try:
                     for labels, value in instrument.read(subject):
-                        _add(reading, (name, *labels), value, instrument.combine)
+                        which = (name, *labels)
+                        if which in reading:
+                            value = _together(reading[which], value, instrument.combine)
+                        reading[which] = value
                 except Exception as error:  # noqa: BLE001 (no scrape is to blame, no request either)
                     self._errors += 1
                     self._tell_once(
@@ -157,15 +180,18 @@ class Roster:
             _log.warning(message, *arguments)
 
 
-def _add(reading: Reading, labels: tuple[str, ...], value: Value, combine: str) -> None:
-    known = reading.get(labels)
-    if known is not None:
-        if isinstance(value, Waits) and isinstance(known, Waits):
-            pairs = zip(known.buckets, value.buckets, strict=True)
-            value = Waits(tuple(map(sum, pairs)), known.seconds + value.seconds)
-        elif not isinstance(value, Waits) and not isinstance(known, Waits):
-            value = _COMBINE[combine]((known, value))
-    reading[labels] = value
+def _without(references: list[weakref.ref[S]], subject: S) -> list[weakref.ref[S]]:
+    return [one for one in references if one() is not None and one() is not subject]
+
+
+def _together(one: Value, other: Value, combine: str = "sum") -> Value:
+    """Two values as one."""
+    if isinstance(one, Waits) and isinstance(other, Waits):
+        pairs = zip(one.buckets, other.buckets, strict=True)
+        return Waits(tuple(map(sum, pairs)), one.seconds + other.seconds)
+    if isinstance(one, Waits) or isinstance(other, Waits):
+        raise TypeError(f"{one!r} and {other!r} are no values of one metric")
+    return _COMBINE[combine]((one, other))
 
 
 def _never_back(reading: Reading, last: Reading) -> None:
@@ -179,3 +205,15 @@ def _never_back(reading: Reading, last: Reading) -> None:
         elif before is not None and not isinstance(before, Waits):
             value = max(value, before)
         reading[labels] = last[labels] = value
+
+
+_all: weakref.WeakSet[Roster] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for roster in _all:
+        roster.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
