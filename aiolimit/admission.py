@@ -51,6 +51,7 @@ class Admission:
         "clock",
         "gate",
         "max_wait",
+        "own_limits",
         "queues",
         "quota",
         "ramps",
@@ -101,6 +102,7 @@ class Admission:
         self.queues.on_loop = self._on_loop
         store.is_held = self.queues.by_key.__contains__
         self.tally = Tally(shadow=self.shadow)
+        self.own_limits = False  # whether a call has come with a limit of its own
         self.use_rates()
 
     def use_rates(self) -> None:
@@ -303,6 +305,7 @@ class Admission:
         """The limits of a call, one for each rate: its own, or those of the limiter."""
         if limit is None:
             return self.queues.limits
+        self.own_limits = True
         if limit is UNLIMITED:
             return (None,) * len(self.store.rates)
         given = limit if isinstance(limit, tuple) else (limit,)

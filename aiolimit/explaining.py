@@ -40,4 +40,5 @@ def explain(
         warmth=None if ramps is None else ramps.warmth(home, now),
         load=report,
         shadow=admission.shadow,
+        own_limits=admission.own_limits,
     )

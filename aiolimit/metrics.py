@@ -106,7 +106,7 @@ def register(*limiters: Limiter, registry: CollectorRegistry = REGISTRY) -> None
             if not _flushers:
                 _flushers.append(Flusher())
             _flushers[0].roster.add(limiters)
-            _flushers[0].flush()
+            _flushers[0].begin()
             return
         collector = _collectors.get(registry)
         if collector is None:

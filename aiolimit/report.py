@@ -111,6 +111,7 @@ class Explanation:
     warmth: how warm it is, 0 to 1; None without a warm-up.
     load: what the load controller says; None without one.
     shadow: whether the limiter only counts: every call passes, whatever would become of it.
+    own_limits: whether calls have come with a `limit=` of their own, which this knows nothing of.
     """
 
     limiter: str
@@ -126,17 +127,25 @@ class Explanation:
     warmth: float | None = None
     load: LoadReport | None = None
     shadow: bool = False
+    own_limits: bool = False
 
-    def __str__(self) -> str:
+    def configured(self) -> str:
+        """The part of the sentence that holds for any key: the rates, and how warm it is."""
         start = f"{self.limiter}: {' and '.join(str(rate) for rate in self.rates)} configured"
         if self.burst is not None:
             start += f", burst {self.burst:g}"
+        if self.own_limits:
+            start += ", where a call brings no limit of its own"
         if self.shadow:
             start += ", in shadow: it refuses nobody"
         if self.warmth is not None:
             warmth = _percent(floor(self.warmth * 100) / 100)
             cold = f"; {warmth} warm, so {self.limit:g} of {self.rate} now"
             start += "; warm" if self.warmth >= 1 else cold
+        return start
+
+    def __str__(self) -> str:
+        start = self.configured()
         if self.retry_after is None:
             return f"{start}; no call {'would' if self.shadow else 'can'} pass."
         if self.load is None:
@@ -149,7 +158,9 @@ class Explanation:
     def _why(self) -> str:
         key = shown(self.key)
         left = f"{_round(self.remaining)} of {self.limit:g} left of {self.rate} for {key}"
-        wait = f"{'would wait' if self.shadow else 'waits'} {self.retry_after:.3g} s"
+        after = self.retry_after or 0.0
+        wait = f"{'would pass' if self.shadow else 'passes'} in "
+        wait += f"{after:.0f} s" if after >= 1000 else f"{after:.3g} s"
         match self.binding:
             case "nothing" if self.burst is not None:
                 why = f"{_round(self.remaining)} may pass now for {key}, so a call passes"
@@ -164,7 +175,7 @@ class Explanation:
             case "warm_up":
                 why = f"{left} while it warms, so a new call {wait}"
             case _:
-                why = f"{_callers(self.waiting)} for {key}, so a new call {wait} behind them"
+                why = f"{_callers(self.waiting)} for {key}, so a new call {wait}, behind them"
         return why
 
 

@@ -245,8 +245,8 @@ def _keys() -> Iterator[Json]:
     )
     yield lines(
         "Keys restricted",
-        "Keys that a server has asked to wait, or told of less than the limit. Nothing to do but "
-        "to wait; if it stays, the configured limit is above the server's.",
+        "Keys that a server has asked to wait, or told of less than the limit. They wait it out; "
+        "if it stays, configure less than the server allows.",
         Query(
             f"sum by (limiter) (aiolimit_keys_restricted{{{LIMITERS}}})",
             "{{limiter}}",

@@ -753,7 +753,7 @@ async def test_a_limit_below_one_is_a_quota_of_nothing() -> None:
 
 
 async def test_odd_names_and_scopes() -> None:
-    app = RateLimitMiddleware(works, Limiter("1/min", name="\ud800"))
+    app = RateLimitMiddleware(works, Limiter("1/min", name="\x00 \u2028"))
     assert (await call(app))[0]["status"] == 204
     assert (await call(app, type="websocket", extensions=None))[0]["code"] == 1013
 
@@ -771,7 +771,15 @@ async def test_a_response_of_ones_own_may_have_lazy_headers() -> None:
     assert fields(start, "x-mine") == "1"
 
 
-@pytest.mark.parametrize("path", ["health", "/schema/*"])
+@pytest.mark.parametrize("path", ["health", "/schema*", "/*/schema", "schema/*"])
 def test_a_path_that_could_never_match(path: str) -> None:
     with pytest.raises(ValueError, match="exempt takes whole paths"):
         RateLimitMiddleware(works, Limiter("1/s"), exempt=[path])
+
+
+async def test_all_below_a_path_may_be_exempt() -> None:
+    app = RateLimitMiddleware(works, Limiter("0/s"), exempt=["/metrics/*", "/health"])
+    for path in ("/metrics", "/metrics/", "/metrics/a/b", "/health"):
+        assert (await call(app, path=path))[0]["status"] == 204, path
+    for path in ("/metricsx", "/health/", "/x/metrics/", "/", "/metric"):
+        assert (await call(app, path=path))[0]["status"] == 429, path

@@ -35,7 +35,7 @@ FLOORS = [
     {"watch.multiprocess"},
     {"metrics", "otel"},
     {"dashboard.state"},
-    {"testing", "http.address", "http.structured", "http.times"},
+    {"testing", "http.address", "http.paths", "http.structured", "http.times"},
     {"http.fields", "http.feedback"},
     {"http.asgi_types", "http.answers", "http.uvicorn"},
     {"dashboard.app"},
@@ -49,7 +49,7 @@ PURE = {
     "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",
     "eviction", "quota", "restriction", "restrictions", "standings", "tally",
     "load.law", "load.adjustments",
-    "http.fields", "http.structured", "http.times", "http.feedback",
+    "http.fields", "http.paths", "http.structured", "http.times", "http.feedback",
 }  # fmt: skip
 
 

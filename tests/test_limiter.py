@@ -442,14 +442,14 @@ async def test_explain_says_it_in_words(clock: FakeClock) -> None:
     assert explanation.binding == "quota"
     assert str(explanation) == (
         "search: 2/s and 50/min configured; 0 of 2 left of 2/s for 'user:42', "
-        "so a new call waits 0.42 s."
+        "so a new call passes in 0.42 s."
     )
     tasks = [asyncio.create_task(limiter.acquire("user:42").__aenter__()) for _ in range(3)]
     await clock.settle()
     explanation = limiter.explain("user:42")
     assert (explanation.binding, explanation.waiting) == ("queue", 3)
     assert explanation.retry_after == pytest.approx(1.42)
-    assert "3 callers wait for 'user:42', so a new call waits 1.42 s behind them." in str(
+    assert "3 callers wait for 'user:42', so a new call passes in 1.42 s, behind them." in str(
         explanation
     )
     for task in tasks:
@@ -457,7 +457,8 @@ async def test_explain_says_it_in_words(clock: FakeClock) -> None:
     paced = Limiter("2/s", burst=1, clock=clock)
     await paced.acquire()
     assert str(paced.explain()) == (
-        "default: 2/s configured, burst 1; '' is ahead of its even pace, so a new call waits 0.5 s."
+        "default: 2/s configured, burst 1; '' is ahead of its even pace, so a new call passes "
+        "in 0.5 s."
     )
     assert paced.explain().binding == "pace"
     assert (

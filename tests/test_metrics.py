@@ -291,6 +291,20 @@ def test_two_of_one_name_are_told_as_one(registry: CollectorRegistry) -> None:
     assert of(values, "limit_period_seconds", per="s") == 1
 
 
+def test_two_that_are_not_the_same_are_warned_of(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiters = [Limiter(rate) for rate in ("3/s", "3/s", "5/s", "7/s")]
+    metrics.register(*limiters, registry=registry)
+    told = [record.message for record in caplog.records if "different rates" in record.message]
+    assert told == [
+        (
+            "two limiters with different rates are called 'default', and are told as one: "
+            "give each a name of its own"
+        )
+    ]
+
+
 def test_what_has_gone_is_still_counted(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:

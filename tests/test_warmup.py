@@ -576,7 +576,9 @@ async def test_what_a_cold_limiter_says() -> None:
         limiter.try_acquire("a")
     full = limiter.explain("a")
     assert full.binding == "warm_up"
-    assert "0 of 60 left of 100/s for 'a' while it warms, so a new call waits 0.25 s" in str(full)
+    assert "0 of 60 left of 100/s for 'a' while it warms, so a new call passes in 0.25 s" in str(
+        full
+    )
     clock.jump(10)
     assert "configured; warm; 100 of 100 left" in str(limiter.explain("a"))
 

@@ -87,6 +87,9 @@ class Dashboard:
             asked = parse_qs(query.decode("utf-8", "replace"), keep_blank_values=True).get("key")
             body = json.dumps(self.state(asked[-1] if asked else None), allow_nan=False).encode()
             headers = [_JSON]
+            if scope.get("http_version", "1.1").startswith("1."):
+                # So that each question may come to another worker, and all of them are seen.
+                headers.append((b"connection", b"close"))
         elif path != "/":
             status, headers, body = 404, [_TEXT], b"there is / and /state"
         await send(

@@ -30,6 +30,7 @@ let shown = null; // which limiter: {process, limiter}
 let span = 120; // seconds
 let paused = false;
 let charts = [];
+let unseen = 0; // which chart was painted last though nobody sees it
 
 // Numbers for people
 
@@ -125,7 +126,11 @@ const PICTURES = [
   {
     id: "admitted",
     title: () => "Admitted against the limit",
-    about: () => "cost a second, of all keys together; the limit is that of one key",
+    about: () => {
+      const marks = own(latest()?.limiters, shown.limiter)?.controller ? "; marks: the load controller lowered its rate" : "";
+      const brought = own(latest()?.limiters, shown.limiter)?.ownLimits ? ", where a call brings none of its own" : "";
+      return `cost a second, of all keys together; the limit is that of one key${brought}${marks}`;
+    },
     unit: perSecond,
     marks: true,
     lines: () => [
@@ -158,6 +163,7 @@ const PICTURES = [
   },
   {
     id: "limit",
+    when: (limiter) => limiter.warmsUp,
     title: () => "Warm-up",
     about: () => "the limit that is in force, as a share of the configured one; and how warm it is",
     unit: percent,
@@ -182,7 +188,7 @@ const PICTURES = [
   },
   {
     id: "load",
-    load: true,
+    when: (limiter) => limiter.controller,
     wide: true,
     title: () => "Load: what this process can do, and what is asked of it",
     about: () => "requests a second; a dashed mark is where the controller lowered its rate, and why",
@@ -199,7 +205,7 @@ const PICTURES = [
   },
   {
     id: "flight",
-    load: true,
+    when: (limiter) => limiter.controller,
     title: () => "Load: in flight, against how many may be",
     about: () => "at the limit new calls are refused",
     unit: number,
@@ -211,7 +217,7 @@ const PICTURES = [
   },
   {
     id: "pressure",
-    load: true,
+    when: (limiter) => limiter.controller,
     title: () => "Load: pressure by signal",
     about: () => "1 is each signal's target; above it memory, stall, gc and your own sensors lower the rate",
     unit: number,
@@ -224,7 +230,7 @@ const PICTURES = [
   },
   {
     id: "cost",
-    load: true,
+    when: (limiter) => limiter.controller,
     title: () => "Load: cost of a request",
     about: () => "CPU time of the event loop",
     unit: seconds,
@@ -234,7 +240,7 @@ const PICTURES = [
   },
   {
     id: "lag",
-    load: true,
+    when: (limiter) => limiter.controller,
     title: () => "Load: event loop",
     about: () => "its longest iteration in the last ten seconds",
     unit: seconds,
@@ -260,10 +266,11 @@ function tint(name) {
 /** Lines on top of each other. Where one adds nothing it is left out, but for where it begins. */
 function piled(lines) {
   const sums = lines[0]?.map(() => 0);
-  return lines.map((line) => line.map((one, at) => {
+  return lines.map((line, which) => line.map((one, at) => {
     if (one === null) return null;
     sums[at] += one;
-    return one || line[at - 1] || line[at + 1] ? sums[at] : null;
+    // The lowest is drawn all along, as a line that breaks off would look like lost data.
+    return which === 0 || one || line[at - 1] || line[at + 1] ? sums[at] : null;
   }));
 }
 
@@ -401,9 +408,15 @@ class Chart {
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      if (x > free) {
-        ctx.fillText(reason, x + 4 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
-        free = x + ctx.measureText(reason).width + 8 * devicePixelRatio;
+      const [gap, width] = [4 * devicePixelRatio, ctx.measureText(reason).width];
+      const left = x + gap + width > bbox.left + bbox.width ? x - gap - width : x + gap;
+      if (left > free) {
+        const line = 11 * devicePixelRatio;
+        ctx.fillStyle = color("panel");
+        ctx.fillRect(left - 2, bbox.top, width + 4, line + gap);
+        ctx.fillStyle = color("violet");
+        ctx.fillText(reason, left, bbox.top + line);
+        free = left + width + gap;
       }
     }
     ctx.restore();
@@ -469,8 +482,12 @@ function drawTiles(before, answer) {
   const admitted = value(answer, "aiolimit_admitted");
   tile("rejected", isShadow() ? "would be rejected" : "rejected", perSecond(refused), `${number(all)} in all`, all, refused > 0 && !isShadow());
   tile("admitted", "admitted", perSecond(rate(before, answer, "aiolimit_admitted")), `${number(admitted)} in all`, admitted);
-  const tries = admitted + (isShadow() ? 0 : all);
-  tile("share", "share rejected", percent(tries ? all / tries : 0), "since the start", tries ? all / tries : 0);
+  // Of what came in the time that is shown.
+  const first = history().find((one) => one.time >= answer.time - span) ?? answer;
+  const some = all - total(first, refusals);
+  const tries = admitted - value(first, "aiolimit_admitted") + (isShadow() ? 0 : some);
+  const share = tries > 0 ? some / tries : 0;
+  tile("share", isShadow() ? "share that would be" : "share rejected", percent(share), "in the time shown", share);
   tile("waiting", "waiting", number(value(answer, "aiolimit_waiting")), "callers, now", value(answer, "aiolimit_waiting"));
   tile("in_flight", "in flight", number(value(answer, "aiolimit_in_flight")), "calls, now", value(answer, "aiolimit_in_flight"));
   const limits = Object.entries(values(answer, "aiolimit_limit"));
@@ -486,17 +503,24 @@ function drawNumbers(answer) {
   if (!element("numbers").open) return;
   const rows = [];
   for (const [name, { kind, help }] of Object.entries(CATALOGUE.instruments)) {
-    for (const [labels, one] of Object.entries(values(answer, name))) {
+    const found = Object.entries(values(answer, name));
+    found.forEach(([labels, one], at) => {
       const row = document.createElement("tr");
       const end = kind === "counter" ? "_total" : "";
-      const text = kind === "histogram" ? `${number(one.buckets.at(-1))} waits, ${seconds(one.seconds)} in all` : number(one);
-      for (const cell of [`${name}${end}${labels ? ` ${labels.replaceAll(",", " ")}` : ""}`, text, help]) {
+      const text = kind === "histogram" ? `${number(one.buckets.at(-1))} calls, ${seconds(one.seconds)} in all` : number(one);
+      for (const cell of [`${name}${end}${labels ? ` ${labels.replaceAll(",", " ")}` : ""}`, text]) {
         const data = document.createElement("td");
         data.textContent = cell;
         row.append(data);
       }
+      if (at === 0) {
+        const told = document.createElement("td");
+        told.rowSpan = found.length;
+        told.textContent = help;
+        row.append(told);
+      }
       rows.push(row);
-    }
+    });
   }
   element("numbers").querySelector("tbody").replaceChildren(...rows);
 }
@@ -513,37 +537,44 @@ function drawTabs() {
   const titles = new Set(found.map((one) => one.answer.title));
   const processes = new Set(found.map((one) => one.process));
   const list = element("limiters");
-  const had = list.contains(document.activeElement);
-  list.replaceChildren(...found.map(({ process, limiter, answers, answer }) => {
-    const tab = document.createElement("button");
+  // Made anew only where they are others: a press of a button that is replaced meanwhile does nothing.
+  const key = JSON.stringify(found.map((one) => [one.process, one.limiter]));
+  if (key !== list.dataset.key) {
+    list.dataset.key = key;
+    list.replaceChildren(...found.map((one) => newTab(one)));
+  }
+  found.forEach(({ process, limiter, answers, answer }, at) => {
+    const tab = list.children[at];
+    const [small, , badge] = tab.children;
     const is = process === shown.process && limiter === shown.limiter;
-    tab.type = "button";
-    tab.setAttribute("role", "tab");
+    const had = tab.tabIndex === 0;
     tab.setAttribute("aria-selected", is);
-    tab.setAttribute("aria-controls", "panel");
     tab.tabIndex = is ? 0 : -1;
+    if (is && !had && list.contains(document.activeElement)) tab.focus();
     const from = [];
     if (titles.size > 1) from.push(answer.title);
     if (processes.size > titles.size) from.push(processName(answer, found));
-    if (from.length) {
-      const small = document.createElement("small");
-      small.textContent = from.join(", ");
-      tab.append(small);
-    }
-    tab.append(limiter);
-    const before = answers.at(-2);
+    small.textContent = from.join(", ");
     const was = shown;
     shown = { process, limiter };
-    const refused = totalRate(before, answer, rejections());
-    const badge = document.createElement("span");
+    const refused = totalRate(answers.at(-2), answer, rejections());
     badge.className = isShadow() ? "badge shadow" : "badge";
     badge.textContent = isShadow() ? `shadow ${perSecond(refused)}` : perSecond(refused);
-    if (refused > 0 || isShadow()) tab.append(badge);
+    badge.hidden = !(refused > 0 || isShadow());
     shown = was;
-    tab.addEventListener("click", () => select({ process, limiter }));
-    return tab;
-  }));
-  if (had) list.querySelector('[aria-selected="true"]')?.focus();
+  });
+}
+
+function newTab({ process, limiter }) {
+  const tab = document.createElement("button");
+  tab.type = "button";
+  tab.setAttribute("role", "tab");
+  tab.setAttribute("aria-controls", "panel");
+  tab.tabIndex = -1;
+  tab.innerHTML = "<small></small><span></span><span hidden></span>";
+  tab.children[1].textContent = limiter;
+  tab.addEventListener("click", () => select({ process, limiter }));
+  return tab;
 }
 
 /** Containers tend to have the same process id, all of them. */
@@ -576,7 +607,7 @@ function draw() {
   element("title").textContent = document.title = [...new Set([...histories.values()].map((one) => one.at(-1).title))].join(" and ");
   element("explanation").textContent = limiter.explanation;
   drawTiles(answers.at(-2), answer);
-  const wanted = PICTURES.filter((picture) => !picture.load || limiter.controller);
+  const wanted = PICTURES.filter((picture) => !picture.when || picture.when(limiter));
   const key = wanted.map((picture) => picture.id).join();
   if (key !== charts.key) {
     charts.forEach((chart) => chart.remove());
@@ -586,6 +617,9 @@ function draw() {
   }
   const since = answers.findIndex((one) => one.time >= answer.time - span - 2);
   charts.forEach((chart) => chart.draw(answers.slice(Math.max(0, since)), answer.time));
+  // One of those out of sight each time, so that a picture of the whole page shows no empty ones.
+  unseen = (unseen + 1) % charts.length;
+  if (!charts[unseen].isSeen) charts[unseen].paint();
   drawNumbers(answer);
 }
 
@@ -679,5 +713,6 @@ const wishes = matchMedia("(prefers-color-scheme: light)");
 wishes.addEventListener("change", () => setTheme(wishes.matches ? "light" : "dark"));
 element("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "light" ? "dark" : "light"));
 setTheme(wishes.matches ? "light" : "dark");
+addEventListener("beforeprint", () => charts.forEach((chart) => chart.paint()));
 
 run();

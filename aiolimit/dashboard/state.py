@@ -48,6 +48,8 @@ def state(roster: Roster, title: str, key: str | None, *, show_keys: bool) -> di
             "rates": [str(rate) for rate in limiter._store.rates],
             "shadow": all(one.shadow for one in alike),
             "controller": None if limiter.load is None else limiter.load.name,
+            "warmsUp": limiter._admission.ramps is not None,
+            "ownLimits": limiter._admission.own_limits,
             "explanation": _explained(limiter, key, show_keys=show_keys),
             "metrics": {},
         }
@@ -80,13 +82,28 @@ def _worth_telling(limiter: Limiter) -> Any:
     return min(some, key=lambda key: limiter.peek(key).remaining, default="")
 
 
-def _explained(limiter: Limiter, key: Any, *, show_keys: bool) -> str:
+def _explained(limiter: Limiter, key: str | None, *, show_keys: bool) -> str:
     try:
-        if key is None:
-            key = _worth_telling(limiter) if show_keys else ""
-        return str(limiter.explain(key))
+        if key is not None:
+            strange = (
+                f" Nothing is held for {key!r}: it has used nothing lately, or is another key."
+            )
+            return f"{limiter.explain(key)}{'' if _is_held(limiter, key) else strange}"
+        if show_keys:
+            return str(limiter.explain(_worth_telling(limiter)))
+        explanation = limiter.explain()
+        if _is_held(limiter, "") or not len(limiter):
+            return str(explanation)
+        # What it says of the key "" would be true, and of no use to anybody.
+        keys, waiting = len(limiter), limiter._queues.waiting
+        text = f"{explanation.configured()}; {keys} keys are held, and {waiting} callers wait"
+        return f"{text}. {explanation.load}." if explanation.load else f"{text}."
     except Exception as error:  # noqa: BLE001 (the numbers are shown all the same)
         return f"{limiter.name} cannot be explained: {error!r}"
+
+
+def _is_held(limiter: Limiter, key: str) -> bool:
+    return key in limiter._store or key in limiter._queues.by_key
 
 
 def _plain(value: Value) -> Any:

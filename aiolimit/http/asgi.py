@@ -57,8 +57,8 @@ class RateLimitMiddleware:
     cost: what a request costs, 1 by default, or a function of the scope that tells.
     limit: a function of the scope that tells the limit of this request, as `Limiter.acquire` has
         it: a number or a tuple, `UNLIMITED`, or None for the limiter's own.
-    exempt: what is never limited: paths and functions of the scope, such as `is_preflight`, or
-        one such function.
+    exempt: what is never limited: paths ("/health"), all below a path ("/metrics/*"), and functions
+        of the scope, such as `is_preflight`, or one such function.
     max_wait: seconds a request may wait for its turn, in place of the limiter's own `max_wait`;
         by default it is refused at once, and no connection is held.
     headers: how all responses tell what is left: "draft-11", the RateLimit fields, "legacy", the

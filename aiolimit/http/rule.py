@@ -12,6 +12,7 @@ from aiolimit.arguments import check_cost, check_wait
 from aiolimit.errors import RateLimited
 from aiolimit.http.answers import Answers
 from aiolimit.http.fields import Dialect
+from aiolimit.http.paths import Paths
 from aiolimit.limiter import Limiter
 from aiolimit.permit import Permit
 from aiolimit.rate import Limit
@@ -27,7 +28,8 @@ Limits: TypeAlias = Limit | tuple[Limit, ...] | None
 #: A function of the request, plain or async.
 Told: TypeAlias = Callable[[R], T | Awaitable[T]]
 
-#: Paths and functions that tell what is never limited, or one such function.
+#: Paths and functions that tell what is never limited, or one such function. "/metrics/*" is all
+#: below a path, and the path itself.
 Exempt: TypeAlias = Collection[str | Told[R, bool]] | Told[R, bool] | None
 
 
@@ -100,7 +102,7 @@ class Rule(Generic[R]):
 
     async def is_exempt(self, request: R, *paths: str) -> bool:
         """Whether the request, which may have several names, is never limited."""
-        if not self._paths.isdisjoint(paths):
+        if any(path in self._paths for path in paths):
             return True
         for function in self._functions:
             if await told(function, request):
@@ -128,17 +130,14 @@ class Rule(Generic[R]):
         return await found if isawaitable(found) else found
 
 
-def _exempt(exempt: Any) -> tuple[frozenset[str], tuple[Callable[[Any], Any], ...]]:
+def _exempt(exempt: Any) -> tuple[Paths, tuple[Callable[[Any], Any], ...]]:
     """The paths that are exempt, and the functions that tell."""
     if exempt is None:
-        return frozenset(), ()
+        return Paths(()), ()
     if callable(exempt):
-        return frozenset(), (exempt,)
+        return Paths(()), (exempt,)
     is_many = isinstance(exempt, Collection) and not isinstance(exempt, str)
     if not is_many or not all(isinstance(one, str) or callable(one) for one in exempt):
         raise TypeError(f"exempt must be paths or functions of the request, not {exempt!r}")
-    paths = frozenset(one for one in exempt if isinstance(one, str))
-    for path in paths:
-        if not path.startswith("/") or "*" in path:
-            raise ValueError(f"exempt takes whole paths, such as '/health', not {path!r}")
+    paths = Paths(one for one in exempt if isinstance(one, str))
     return paths, tuple(one for one in exempt if not isinstance(one, str))

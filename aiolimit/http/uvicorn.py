@@ -42,6 +42,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
 
 from aiolimit.http.fields import overload_body, overload_headers, retry_after
+from aiolimit.http.paths import Paths
 from aiolimit.load.controller import LoadController
 from aiolimit.load.gate import Obstacle
 
@@ -73,7 +74,8 @@ def overload_protocol(
 
     controller: the one of the application's limiters. Where it does not run, or runs dry, all
         requests go on to the application.
-    exempt: paths that are never refused, as the application sees them, with uvicorn's `root_path`.
+    exempt: paths that are never refused, as the application sees them, with uvicorn's `root_path`:
+        "/health", or all below one, "/metrics/*".
     http: what parses the requests that go on; "auto" is httptools where that is installed.
 
     With more than one worker, or `reload`, each process makes the class for itself, and uvicorn has
@@ -90,7 +92,7 @@ def overload_protocol(
     if http not in ("auto", "h11", "httptools"):
         raise ValueError(f'http must be "auto", "h11" or "httptools", not {http!r}')
     base = _on_h11() if http == "h11" else _on_httptools(or_h11=http == "auto")
-    door = _Door(controller, frozenset(path.encode() for path in exempt))
+    door = _Door(controller, Paths(exempt))
     return type("OverloadProtocol", (base,), {"_door": door, "__doc__": base.__doc__})
 
 
@@ -99,7 +101,7 @@ class _Door:
 
     __slots__ = ("_answers", "_controller", "_fields", "_gate", "_loop", "_promised", "exempt")
 
-    def __init__(self, controller: LoadController, exempt: frozenset[bytes]) -> None:
+    def __init__(self, controller: LoadController, exempt: Paths) -> None:
         self.exempt = exempt
         self._controller = controller
         self._gate = controller.gate
@@ -217,7 +219,9 @@ class _Early(asyncio.Protocol):
             return False
         method, path, close = request
         door = self._door
-        if door.exempt and (b"%" in path or self.root_path.encode() + path in door.exempt):
+        if door.exempt and (
+            b"%" in path or self.root_path + path.decode(errors="replace") in door.exempt
+        ):
             return False  # what is encoded in a path, the middleware knows
         answer, closes = door.refuse(
             obstacle, self.server_state.default_headers, head=method == b"HEAD", close=close

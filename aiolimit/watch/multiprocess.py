@@ -1,12 +1,12 @@
-"""Several processes behind one scrape: values go to prometheus-client's files, once a second.
+"""Several processes behind one scrape: values go to prometheus-client's files, twice a second.
 
 In its multiprocess mode prometheus-client asks no collector. It adds up what each process has
 written to files in `PROMETHEUS_MULTIPROC_DIR`, and only its own metric objects write there. So the
 same numbers as always are read, and what has grown since is added to such objects:
 
-- once a second, in a thread of its own (an event loop may be busy, or not there yet);
-- when the process ends in order, as children of multiprocessing do, too; one that is killed loses a
-  second of counts at most.
+- twice a second, in a thread of its own (an event loop may be busy, or not there yet);
+- when the process ends in order, as children of multiprocessing do, too. One that ends by a signal
+  loses half a second of counts at most; uvicorn's workers do, as it raises the signal again.
 
 Counts stay when a process has gone. Gauges leave with it, also if it was killed: nobody tells
 prometheus-client of that where the workers are uvicorn's, so the living look for the dead.
@@ -31,8 +31,8 @@ from aiolimit.watch.roster import INSTRUMENTS, Roster, label_names
 __all__ = ["Flusher", "is_multiprocess"]
 
 _log = logging.getLogger("aiolimit.metrics")
-_EVERY: Final = 1.0  # seconds
-_LOOK_FOR_THE_DEAD: Final = 5  # times that
+_EVERY: Final = 0.5  # seconds
+_LOOK_FOR_THE_DEAD: Final = 10  # times that
 
 
 def is_multiprocess() -> bool:
@@ -70,6 +70,11 @@ class Flusher:
     def flush(self) -> None:
         """Write what has changed."""
         self._each(self._write)
+
+    def begin(self) -> None:
+        """Write for the first time, in place of those who are no more."""
+        self.flush()
+        _bury_the_dead(self._folder)
 
     def _each(self, do: Callable[[Instrument[Any], tuple[str, ...], Value], None]) -> None:
         with self._lock:

@@ -60,9 +60,9 @@ LIMITER: Final[tuple[Instrument[Limiter], ...]] = (
     Instrument(
         "aiolimit_rejected",
         "counter",
-        "Calls that were refused, by reason. quota, cost_too_high: over a limit. timeout, "
-        "queue_full: waited too long, or too many wait; raise the limit, max_wait or max_waiters. "
-        "overload: the process is busy; add processes. cancelled: the caller gave up waiting.",
+        "Calls that were refused, by reason. quota, cost_too_high: over a limit. timeout: the wait "
+        "would have been longer than max_wait; queue_full: max_waiters wait; raise those or the "
+        "limit. overload: the process is busy; add processes. cancelled: the caller gave up.",
         "{call}",
         ("reason",),
         _rejected,
@@ -187,7 +187,7 @@ LIMITER: Final[tuple[Instrument[Limiter], ...]] = (
         "aiolimit_keys_restricted",
         "gauge",
         "Keys that are held back from outside now: a server has asked to wait, or has told of "
-        "less than the limit. Nothing to do but to wait.",
+        "less than the limit. They wait it out; if it stays, configure less than it allows.",
         "{key}",
         (),
         one(_restricted),

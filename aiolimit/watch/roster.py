@@ -92,6 +92,7 @@ class Roster:
         with self._lock:
             for limiter in limiters:
                 if all(reference() is not limiter for reference in self._limiters):
+                    self._warn_of_twins(limiter)
                     self._limiters.append(weakref.ref(limiter))
                     limiter._watchers = watched_by(limiter._watchers, self)
                 load = limiter.load
@@ -173,6 +174,17 @@ class Roster:
                         "%s of %r cannot be read and is left out: %r",
                         *(instrument.name, name, error),
                     )
+
+    def _warn_of_twins(self, limiter: Limiter) -> None:
+        """Built again it has the same rates; with others it is somebody else, and has no name."""
+        for other in self.limiters():
+            if other.name == limiter.name and other._store.rates != limiter._store.rates:
+                self._tell_once(
+                    ("twins", limiter.name),
+                    "two limiters with different rates are called %r, and are told as one: give "
+                    "each a name of its own",
+                    limiter.name,
+                )
 
     def _tell_once(self, what: tuple[str, str], message: str, *arguments: object) -> None:
         if what not in self._told:
