@@ -81,14 +81,17 @@ async def test_the_sum_over_all_workers_is_what_their_client_counted(
     service: httpx2.AsyncClient,
 ) -> None:
     answers = Counter[int]()
-    by_worker = Counter[str]()
-    for number in range(90):
-        answer = await service.get(f"/?{number % 3}")
-        answers[answer.status_code] += 1
-        if answer.status_code == 200:
-            by_worker[answer.text] += 1
-    assert len(by_worker) == 2
-    assert answers[200] <= 60, "each worker lets 10 of each key through"
+    admitted = Counter[tuple[str, int]]()
+    async with asyncio.timeout(60):
+        number = 0
+        # Which worker gets a connection is the system's choice, so until each has had some.
+        while number < 90 or len({worker for worker, _ in admitted}) < 2:
+            answer = await service.get(f"/?{number % 3}")
+            answers[answer.status_code] += 1
+            if answer.status_code == 200:
+                admitted[answer.text, number % 3] += 1
+            number += 1
+    assert max(admitted.values()) == 10, "each worker lets 10 of each key through"
     await until(service, "admitted_total", answers[200])
     values = await until(service, "rejected_total", answers[429], reason="quota")
     assert one(values, "wait_seconds_count") == answers[200]
@@ -99,7 +102,7 @@ async def test_the_sum_over_all_workers_is_what_their_client_counted(
     assert one(values, "limit", per="h") == 2000
     assert one(values, "limit_period_seconds", per="min") == 60
     assert one(values, "warm_up_ratio") == 1
-    assert one(values, "keys") == 6
+    assert one(values, "keys") == len(admitted)
     assert one(values, "in_flight") == 0
     up = frozenset({"controller": "default", "sensor": "cpu"}.items())
     assert values["aiolimit_load_sensor_up", up] == 1
