@@ -20,7 +20,7 @@ from aiolimit.permit import ASKED, UNUSUAL, Permit
 from aiolimit.queue import GRACE, Waiter
 from aiolimit.queues import Queues
 from aiolimit.ramps import Ramps
-from aiolimit.rate import UNLIMITED, Limit, Rate
+from aiolimit.rate import UNLIMITED, Limit
 from aiolimit.restrictions import Restrictions
 from aiolimit.settling import settle
 from aiolimit.standings import Standings
@@ -158,19 +158,28 @@ class Admission:
 
         Raises what is wrong with it, and `CostTooHigh`.
         """
+        try:
+            terms = self.terms(permit)
+        except (TypeError, ValueError):
+            permit._at = ASKED  # so that nobody is told besides that it was dropped
+            raise
+        permit._at = ASKED
+        cost, limits, *_ = terms
+        if not self.standings.fits(cost, limits):
+            raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
+        return terms
+
+    def terms(self, permit: Permit) -> tuple[float, Limits, Limits | None, float | None]:
+        """The same, of one that is not asked for yet; raises only what is wrong with it."""
         if permit._at is not None and permit._at != UNUSUAL:
             raise RuntimeError(f"{permit!r} was asked for before; acquire a new one")
-        unusual, permit._at = permit._at is UNUSUAL, ASKED
         cost, limits, own_limits = permit.cost, self.queues.limits, None
-        if unusual:
+        if permit._at is UNUSUAL:
             cost = permit._cost = check_cost(cost)
             if permit._own_limit is not None:
                 limits = own_limits = self.limits_of(permit._own_limit)
         max_wait = permit._max_wait
-        max_wait = self.max_wait if max_wait is ... else check_wait(max_wait)
-        if not self.standings.fits(cost, limits):
-            raise self._refuse(CostTooHigh, "cost_too_high", permit.key, cost, limits, None)
-        return cost, limits, own_limits, max_wait
+        return cost, limits, own_limits, self.max_wait if max_wait is ... else check_wait(max_wait)
 
     def check_turn(
         self,
@@ -317,16 +326,6 @@ class Admission:
                 f"{len(self.store.rates)} rates of {self._name!r}, not {limit!r}"
             )
         return tuple(None if one is UNLIMITED else check_limit(one) for one in given)
-
-    def left_of_its_own(self, key: Hashable) -> list[tuple[Rate, float]]:
-        """What is left of each rate, whatever was said of the key from outside."""
-        now = self.time()
-        left = self.store.left(self.home(key, now), self.queues.limits, now)
-        return [
-            (rate, state[0])
-            for rate, state in zip(self.store.rates, left, strict=True)
-            if state is not None
-        ]
 
     def reconsider(self, home: Hashable) -> None:
         """Something else holds for a key: tell who comes too late now, let in who may go."""

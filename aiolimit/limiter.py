@@ -10,6 +10,7 @@ from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_name, check_wait
 from aiolimit.clock import Clock, check_clock
 from aiolimit.explaining import explain
+from aiolimit.identity import OneOfAKind
 from aiolimit.limited import limited
 from aiolimit.load.controller import LoadController, check_load
 from aiolimit.load.gate import Gate
@@ -31,7 +32,7 @@ T = TypeVar("T")
 _ONE: Final = 1
 
 
-class Limiter:
+class Limiter(OneOfAKind):
     """Limits how much may be done in a time, for each key by itself.
 
     ```python
@@ -145,9 +146,6 @@ class Limiter:
     def __del__(self) -> None:
         for watcher in getattr(self, "_watchers", ()):  # none, where it could not be made
             watcher.depart(self)
-
-    def __reduce_ex__(self, _protocol: object) -> Any:
-        raise TypeError(f"{self!r} is of this process and this loop: make another one instead")
 
     def acquire(
         self,

@@ -14,7 +14,6 @@ callers come no matter what became of them:
 """
 
 import asyncio
-import contextlib
 from collections.abc import Hashable
 from typing import Any, ClassVar, Final, cast
 
@@ -92,10 +91,7 @@ class ShadowAdmission(Admission):
 
     def vet(self, permit: Permit) -> None:
         """Raise what is wrong with a permit that is to be let pass later, and not a refusal."""
-        asked = permit._at
-        with contextlib.suppress(RateLimited):
-            self.begin(permit)
-        permit._at = asked
+        self.terms(permit)
         hash(permit.key)
         if self.gate is not None:
             self.gate.check(permit._limiter.name)

@@ -85,6 +85,16 @@ class Standings:
         looks = self.quota.look(self._home(key, now), 0, limits, now)
         return [look and (look.remaining, look.more_after) for look in looks]
 
+    def left_of_its_own(self, key: Hashable, limits: Limits) -> list[tuple[Rate, float]]:
+        """What is left of each rate, whatever was said of the key from outside."""
+        now = self._time()
+        left = self._store.left(self._home(key, now), limits, now)
+        return [
+            (rate, state[0])
+            for rate, state in zip(self._store.rates, left, strict=True)
+            if state is not None
+        ]
+
     def full(self, key: Hashable, now: float) -> tuple[float, list[tuple[float, float]]] | None:
         """How a key stands that has no room for a cost of 1, and the seconds until it has.
 

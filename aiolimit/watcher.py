@@ -1,4 +1,4 @@
-"""Who keeps the counts of what has gone: the load controller, and whoever tells of metrics."""
+"""Who keeps the counts of limiters that have gone: load controllers, and who tells of metrics."""
 
 from typing import Any, Protocol
 
@@ -6,9 +6,9 @@ __all__ = ["Watcher", "watched_by"]
 
 
 class Watcher(Protocol):
-    """Is told when what it watches is about to go."""
+    """Is told when a limiter that it watches is about to go."""
 
-    def depart(self, subject: Any, /) -> None:
+    def depart(self, limiter: Any, /) -> None:
         """Take the counts over: nobody holds it any more."""
         ...
 

@@ -9,6 +9,7 @@ import aiohttp
 import anyio
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from aiolimit import UNLIMITED, Limiter, LoadController, RateLimited
 from aiolimit.http.address import ClientAddress
@@ -89,6 +90,21 @@ async def served(limiter: Limiter, **options: Any) -> AsyncIterator[aiohttp.Clie
 async def status(client: aiohttp.ClientSession, path: str = "/", **options: Any) -> int:
     async with client.get(path, **options) as answer:
         return answer.status
+
+
+async def test_all_below_a_path_may_be_exempt_and_only_what_aiohttp_finds_there() -> None:
+    async with served(Limiter("0/s"), exempt=["/items/*"]) as client:
+        for path, status in (
+            ("/items/1", 200),
+            ("/items/%C3%A4", 200),
+            ("/items", 404),
+            ("/items%2F1", 429),
+            ("/items%2f1", 429),
+            ("/itemsx", 429),
+            ("/", 429),
+        ):
+            async with client.get(URL(path, encoded=True)) as answer:
+                assert answer.status == status, path
 
 
 async def test_a_service_and_its_refusals() -> None:

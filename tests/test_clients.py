@@ -171,6 +171,26 @@ async def test_a_limiter_in_shadow_leaves_a_server_alone_that_refuses_all_the_sa
 
 
 @with_each_client
+async def test_who_gives_up_before_it_asks_again_in_shadow_keeps_no_connection(kind: str) -> None:
+    limiter = Limiter("100/s", shadow=True)
+    many = 20  # more than a client has connections
+    async with (
+        server(*[(429, {"retry-after": "30"})] * many) as there,
+        client(kind, limiter, retries=1) as ask,
+    ):
+        asking = [asyncio.create_task(ask(there.address)) for _ in range(many)]
+        async with asyncio.timeout(20):
+            while len(there.times) < many:
+                await asyncio.sleep(0.01)
+            # While they wait to ask again others have the connections.
+            assert (await ask(there.address)).status == 200
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+            assert (await ask(there.address)).status == 200
+
+
+@with_each_client
 async def test_a_refusal_that_lasts_too_long_is_handed_on_and_the_rest_told_until_when(
     kind: str,
 ) -> None:

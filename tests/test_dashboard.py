@@ -16,6 +16,7 @@ from starlette.routing import Mount, Route
 
 from aiolimit import Limiter, LoadController, WarmUp
 from aiolimit.dashboard import Dashboard
+from aiolimit.testing import FakeClock
 from tests.programs import chromium
 from tests.serving import serving
 from tests.support import StoppingClock
@@ -378,6 +379,33 @@ async def test_slow_answers_and_odd_names_are_drawn_all_the_same() -> None:
         assert watched.complaints == []
 
 
+async def test_a_process_that_took_anothers_place_is_shown_in_its_place() -> None:
+    answer = Dashboard(Limiter("10/s", name="search")).state()
+    page = Dashboard(Limiter("1/s"))
+    process, asked = 1, 0
+
+    async def restarted(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal asked
+        if scope["type"] == "http" and scope["path"] == "/state":
+            asked += 1
+            said = {**answer, "process": process, "id": f"{process}", "at": float(asked)}
+            await PlainTextResponse(json.dumps(said))(scope, receive, send)
+        else:
+            await page(scope, receive, send)
+
+    async with serving(restarted) as address, opened(f"http://{address}/") as watched:
+        at = watched.page
+        await at.get_by_role("tab").focus()
+        process = 2
+        await watched.until("document.querySelectorAll('#limiters button').length === 2")
+        assert await at.evaluate("document.activeElement.getAttribute('aria-selected')") == "true"
+        await watched.until("document.querySelectorAll('#limiters button').length === 1")
+        await watched.polls(1)
+        assert await at.evaluate("latest().process") == 2
+        assert await at.evaluate("document.activeElement.getAttribute('aria-selected')") == "true"
+        assert watched.complaints == []
+
+
 # Without a browser
 
 
@@ -456,6 +484,34 @@ async def test_the_key_worth_a_sentence_is_the_one_with_the_longest_queue() -> N
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_key_is_said_to_be_strange_only_if_nothing_is_known_of_it() -> None:
+    limiter = Limiter("10/s", name="search", clock=FakeClock())
+    limiter.hold("held", seconds=60)
+    limiter.try_acquire("used")
+    full = Limiter("10/s", name="full", max_keys=1, clock=FakeClock())
+    full.try_acquire("a")
+    full.try_acquire("b", cost=10)
+    page = Dashboard(limiter, full)
+    for key, strange in (("held", False), ("used", False), ("usde", True)):
+        told = page.state(key)["limiters"]["search"]["explanation"]
+        assert ("Nothing is held for" in told) == strange, told
+    assert "Nothing" not in page.state("b")["limiters"]["full"]["explanation"]
+
+
+async def test_the_headline_is_of_all_keys_where_none_is_asked_for() -> None:
+    limiter = Limiter("2/h", name="search")
+    page = Dashboard(limiter)
+    for number in range(3):
+        limiter.try_acquire(f"user:{number}")
+    told = page.state()["limiters"]["search"]["explanation"]
+    assert told == "search: 2/h configured; 3 keys are held, and 0 callers wait."
+    limiter.try_acquire("")
+    assert "1 of 2 left of 2/h for ''" in page.state()["limiters"]["search"]["explanation"]
+    limiter.try_acquire("user:1", limit=9)
+    told = page.state("user:1")["limiters"]["search"]["explanation"]
+    assert "2/h configured, where a call brings no limit of its own; " in told
 
 
 def test_two_of_one_name_are_in_shadow_only_if_both_are() -> None:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "aiolimit"
 
 # From the ground up. A room may import those before it, never those after it.
 FLOORS = [
-    {"arguments", "eviction", "load.law", "load.cgroup"},
+    {"arguments", "eviction", "identity", "load.law", "load.cgroup"},
     {"rate", "load.sensors", "load.adjustments", "watcher"},
     {"load.options"},
     {"window", "warmup", "quota", "clock"},
@@ -47,7 +47,7 @@ FLOORS = [
 ]
 PURE = {
     "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",
-    "eviction", "quota", "restriction", "restrictions", "standings", "tally",
+    "eviction", "identity", "quota", "restriction", "restrictions", "standings", "tally",
     "load.law", "load.adjustments",
     "http.fields", "http.paths", "http.structured", "http.times", "http.feedback",
 }  # fmt: skip

@@ -386,11 +386,65 @@ def test_who_was_watched_for_a_while_keeps_nothing_of_it() -> None:
     assert len(limiter._watchers) == 1
 
 
-def test_a_limiter_is_not_copied() -> None:
-    limiter = Limiter("10/s", name="search")
-    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match=r"<Limiter search: .*is of this process"):
-            copied(limiter)
+def test_whoever_copies_a_limiter_or_a_controller_gets_the_same(
+    registry: CollectorRegistry,
+) -> None:
+    """Litestar copies the handlers of a controller deeply, with all that they have."""
+    controller = LoadController()
+    limiter = Limiter("10/s", name="search", load=controller)
+    metrics.register(limiter, registry=registry)
+    for one in (limiter, controller):
+        assert copy.copy(one) is one
+        assert copy.deepcopy({"one": [one]})["one"][0] is one
+        with pytest.raises(TypeError, match="is of this process"):
+            pickle.dumps(one)
+
+
+async def test_limiters_may_go_while_their_controller_counts(registry: CollectorRegistry) -> None:
+    """Each is in a cycle, so the collector of garbage takes it whenever it likes."""
+    controller = LoadController()
+    kept = [Limiter("1000/s", load=controller, name=f"kept {number}") for number in range(50)]
+    metrics.register(*kept, registry=registry)
+    which = "aiolimit_load_admitted_total", frozenset({"controller": "default"}.items())
+    before = gc.get_threshold()
+    gc.set_threshold(20, 2, 2)
+    try:
+        async with controller:
+            for number in range(300):
+                made = Limiter("1000/s", load=controller)
+                made_permit = await made.acquire()
+                assert made_permit.cost == 1
+                del made, made_permit
+                await kept[number % 50].acquire()
+                assert controller.admitted == 2 * (number + 1)
+    finally:
+        gc.set_threshold(*before)
+    values = exposed(registry)
+    assert values[which] == 600
+    assert values["aiolimit_exporter_errors_total", frozenset()] == 0
+    assert len(controller._limiters) < 350
+
+
+def test_a_controller_that_goes_with_its_limiters_has_counted_them(
+    registry: CollectorRegistry,
+) -> None:
+    which = "aiolimit_load_admitted_total", frozenset({"controller": "default"}.items())
+
+    async def serve(calls: int) -> None:
+        controller = LoadController()
+        limiter = Limiter("1000/s", name="search", load=controller)
+        metrics.register(limiter, registry=registry)
+        async with controller:
+            for _ in range(calls):
+                await limiter.acquire()
+
+    for calls, in_all in ((100, 100), (7, 107)):
+        asyncio.run(serve(calls))
+        gc.collect()
+        values = exposed(registry)
+        assert of(values, "admitted_total") == values[which] == in_all
+        gone = "aiolimit_load_share_ratio", frozenset({"controller": "default"}.items())
+        assert gone not in values, "gauges are of those that run"
 
 
 @pytest.mark.parametrize("what", ["limiter", "controller", "sensor"])

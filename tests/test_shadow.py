@@ -230,6 +230,12 @@ async def test_in_shadow_everybody_passes_together_too() -> None:
         with pytest.raises(error):
             await acquire_together([bites.acquire("a", max_wait=0), bad])
         assert bites.peek("a").remaining == 2, "an error charges nobody"
+    # What would be too dear is counted once, and not at all where another limiter refuses.
+    await acquire_together([bites.acquire("a"), tried.acquire("a", cost=9)])
+    await bites.acquire("a")
+    with pytest.raises(RateLimited):
+        await acquire_together([bites.acquire("a", max_wait=0), tried.acquire("a", cost=9)])
+    assert tried.statistics().shadow_rejected["cost_too_high"] == 1
 
 
 async def test_the_load_controller_is_told_of_no_refusal() -> None:

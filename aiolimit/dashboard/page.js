@@ -7,6 +7,8 @@
 
 const EVERY = 1000; // milliseconds between two questions
 const PATIENCE = 5000; // milliseconds until a question is given up
+const FORGOTTEN = 120000; // milliseconds after which a process that does not answer is no more
+const REPLACED = 5000; // the same, where others have taken its place
 const GAP = 15; // seconds without an answer, over which no line is drawn
 const SHORTEST = 20; // seconds that are shown at least
 const KEPT = 900; // answers of a few limiters
@@ -539,6 +541,7 @@ function drawTabs() {
   const list = element("limiters");
   // Made anew only where they are others: a press of a button that is replaced meanwhile does nothing.
   const key = JSON.stringify(found.map((one) => [one.process, one.limiter]));
+  const hadFocus = list.contains(document.activeElement);
   if (key !== list.dataset.key) {
     list.dataset.key = key;
     list.replaceChildren(...found.map((one) => newTab(one)));
@@ -547,10 +550,9 @@ function drawTabs() {
     const tab = list.children[at];
     const [small, , badge] = tab.children;
     const is = process === shown.process && limiter === shown.limiter;
-    const had = tab.tabIndex === 0;
     tab.setAttribute("aria-selected", is);
     tab.tabIndex = is ? 0 : -1;
-    if (is && !had && list.contains(document.activeElement)) tab.focus();
+    if (is && hadFocus && document.activeElement !== tab) tab.focus();
     const from = [];
     if (titles.size > 1) from.push(answer.title);
     if (processes.size > titles.size) from.push(processName(answer, found));
@@ -639,11 +641,19 @@ function keep(answer) {
   histories.set(id, answers);
 }
 
-/** Forget processes that others have taken the place of. */
+/**
+ * Forget processes that are no more. Of many workers each answers now and then; but where all others
+ * have first been heard after one fell silent, they have taken its place.
+ */
 function forget() {
-  const newest = Math.max(...[...histories.values()].map((answers) => answers.at(-1).heardAt));
+  const all = [...histories.values()];
+  const newest = Math.max(...all.map((answers) => answers.at(-1).heardAt));
   for (const [id, answers] of histories) {
-    if (newest - answers.at(-1).heardAt > 15000) histories.delete(id);
+    const last = answers.at(-1);
+    const silent = newest - last.heardAt;
+    const others = all.filter((one) => one !== answers && one.at(-1).title === last.title);
+    const replaced = others.length > 0 && others.every((one) => one[0].heardAt > last.heardAt);
+    if (silent > FORGOTTEN || (silent > REPLACED && replaced)) histories.delete(id);
   }
 }
 

@@ -103,7 +103,13 @@ def _explained(limiter: Limiter, key: str | None, *, show_keys: bool) -> str:
 
 
 def _is_held(limiter: Limiter, key: str) -> bool:
-    return key in limiter._store or key in limiter._queues.by_key
+    """Whether anything is known of the key; one that shares the overflow may be."""
+    store, restrictions = limiter._store, limiter._admission.restrictions
+    if store.max_keys is not None and len(store) >= store.max_keys:
+        return True
+    if restrictions is not None and key in restrictions.by_key:
+        return True
+    return key in store or key in limiter._queues.by_key
 
 
 def _plain(value: Value) -> Any:

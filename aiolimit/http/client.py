@@ -171,11 +171,11 @@ class ClientLimits(Generic[Q, R]):
             if not fits or not self._adapter.can_repeat(request):
                 return response
             left -= 1
-            if all(charge.limiter.shadow for charge in self._charges):
-                await asyncio.sleep(refused_for)  # the others wait for it in their line
             kept = await self._put_by(response)
             if kept is not None:
                 _permits[kept] = _permits[response]
+            if all(charge.limiter.shadow for charge in self._charges):
+                await asyncio.sleep(refused_for)  # what bites has it wait in its line
 
     async def _put_by(self, response: R) -> R | None:
         """Give a connection back; the response, if it could be read in no time."""

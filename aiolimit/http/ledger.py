@@ -139,7 +139,8 @@ class Sent:
         if quota.limit is None or quota.window is None or quota.remaining is None:
             return False
         used = quota.limit - quota.remaining
-        for rate, left in self.charge.limiter._admission.left_of_its_own(self.key):
+        admission = self.charge.limiter._admission
+        for rate, left in admission.standings.left_of_its_own(self.key, admission.queues.limits):
             if rate.limit <= quota.limit and _LONGER[0] <= rate.per / quota.window <= _LONGER[1]:
                 return used <= rate.limit - left
         return False

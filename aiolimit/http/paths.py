@@ -1,8 +1,11 @@
 """The paths that are exempt from limits: whole ones, and all below one."""
 
 from collections.abc import Iterable
+from typing import Final
 
 __all__ = ["Paths"]
+
+_DOTS: Final = frozenset((".", ".."))
 
 
 class Paths:
@@ -32,4 +35,7 @@ class Paths:
         return bool(self._whole)
 
     def __contains__(self, path: str) -> bool:
-        return path in self._whole or path.startswith(self._below)
+        if path in self._whole:
+            return True
+        # Where there are dots, others may see another path: whoever resolves it, or passes it on.
+        return path.startswith(self._below) and _DOTS.isdisjoint(path.split("/"))

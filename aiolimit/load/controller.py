@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 
 from aiolimit.arguments import check_name
 from aiolimit.clock import Clock, Timer, check_clock, steady_time
+from aiolimit.identity import OneOfAKind
 from aiolimit.load.adjustments import Adjustments
 from aiolimit.load.gate import Gate
 from aiolimit.load.law import LoadState, Targets, advance
@@ -31,7 +32,6 @@ from aiolimit.load.options import check_names, check_seconds, check_sensors, che
 from aiolimit.load.sampling import Sampling
 from aiolimit.load.sensors import OwnSensor, Sensors, ask_all
 from aiolimit.report import LoadReport
-from aiolimit.watcher import Watcher
 
 __all__ = ["LoadController", "check_load"]
 
@@ -53,7 +53,7 @@ class Counted(Protocol):
         ...
 
 
-class LoadController:
+class LoadController(OneOfAKind):
     """Keeps an overloaded process doing useful work: what it cannot do in time is refused.
 
     One for each process, shared by its limiters: `Limiter(..., load=controller)`. It has to run:
@@ -111,12 +111,11 @@ class LoadController:
         self.time = steady_time(self.clock)
         self.gate = Gate(self.clock, self.time, self._step)
         self.gate.dry_run = dry_run
-        self._limiters: weakref.WeakSet[Counted] = weakref.WeakSet()
+        # Replaced, never changed: a limiter may go in the middle of counting, or in a thread.
+        self._limiters: tuple[weakref.ref[Counted], ...] = ()
         self._state = LoadState(queue=self.targets.queue)
         #: What was changed, how often, and why.
         self.adjustments = Adjustments((*pressures, *self._own))
-        #: Who is told when nobody holds this controller any more.
-        self.watchers: tuple[Watcher, ...] = ()
         self._gone = (0, 0)  # the counts of limiters that are no more
         self._sampling = Sampling(pressures, self._own, self.gate)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -269,11 +268,11 @@ class LoadController:
 
     def watch(self, limiter: "Counted") -> None:
         """Count what passes that limiter, for as long as it lives."""
-        self._limiters.add(limiter)
+        self._limiters = (*self._limiters, weakref.ref(limiter))
 
     def depart(self, limiter: "Counted") -> None:
         """Keep the counts of a limiter that is about to go. See `Watcher`."""
-        self._limiters.discard(limiter)
+        self._limiters = tuple(one for one in self._limiters if one() not in (None, limiter))
         passed, through = limiter._counts()
         self._gone = self._gone[0] + passed, self._gone[1] + through
 
@@ -281,13 +280,10 @@ class LoadController:
         """Never: a limiter holds its controller. See `Watcher`."""
         return False
 
-    def __del__(self) -> None:
-        for watcher in getattr(self, "watchers", ()):
-            watcher.depart(self)
-
     def _count(self) -> tuple[int, int, int]:
         """Calls admitted, completed and refused so far, by all limiters that are alive."""
-        counts = [self._gone, *(limiter._counts() for limiter in self._limiters)]
+        alive = [limiter for one in self._limiters if (limiter := one()) is not None]
+        counts = [self._gone, *(limiter._counts() for limiter in alive)]
         return sum(one for one, _ in counts), sum(one for _, one in counts), self.gate.refused
 
     def _set_timer(self) -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from aiolimit.limiter import Limiter
 from aiolimit.load.controller import LoadController
@@ -26,8 +26,6 @@ from aiolimit.watch.of_load import LOAD
 from aiolimit.watcher import watched_by
 
 __all__ = ["INSTRUMENTS", "Reading", "Roster", "label_names"]
-
-S = TypeVar("S")
 
 _log = logging.getLogger("aiolimit.metrics")
 
@@ -74,7 +72,9 @@ class Roster:
     def __init__(self, owner: object) -> None:
         self._owner = weakref.ref(owner)
         self._limiters: list[weakref.ref[Limiter]] = []
-        self._controllers: list[weakref.ref[LoadController]] = []
+        # These are kept alive: there is one in a process, as a rule, and its counts are those of
+        # limiters that go one by one, before it or with it.
+        self._controllers: list[LoadController] = []
         self._departed: dict[str, Reading] = {}
         self._last: dict[str, Reading] = {}
         self._told: set[tuple[str, str]] = set()
@@ -96,9 +96,8 @@ class Roster:
                     self._limiters.append(weakref.ref(limiter))
                     limiter._watchers = watched_by(limiter._watchers, self)
                 load = limiter.load
-                if load is not None and all(one() is not load for one in self._controllers):
-                    self._controllers.append(weakref.ref(load))
-                    load.watchers = watched_by(load.watchers, self)
+                if load is not None and load not in self._controllers:
+                    self._controllers.append(load)
 
     def limiters(self) -> list[Limiter]:
         """All that are watched and alive."""
@@ -110,10 +109,16 @@ class Roster:
         """The values of those instruments as they are now, those of the same name as one."""
         with self._lock:
             limiters = self.limiters()
-            controllers = [one for reference in self._controllers if (one := reference())]
+            in_use = [
+                one
+                for one in self._controllers
+                if one.is_running or any(limiter.load is one for limiter in limiters)
+            ]
             found: dict[str, Reading] = {one.name: {} for one in instruments}
             self._read([one for one in instruments if one in _OF_LIMITER], limiters, found)
-            self._read([one for one in instruments if one in _OF_LOAD], controllers, found)
+            of_load = [one for one in instruments if one in _OF_LOAD]
+            self._read([one for one in of_load if one.kind == "gauge"], in_use, found)
+            self._read([one for one in of_load if one.kind != "gauge"], self._controllers, found)
             if _ERRORS.name in found:
                 found[_ERRORS.name][()] = self._errors
             for instrument in instruments:
@@ -129,22 +134,19 @@ class Roster:
         """Whether nobody will read it any more. See `Watcher`."""
         return self._owner() is None
 
-    def depart(self, subject: Limiter | LoadController) -> None:
-        """Keep the counts of what is about to go. See `Watcher`."""
+    def depart(self, limiter: Limiter) -> None:
+        """Keep the counts of a limiter that is about to go. See `Watcher`."""
         if self.is_over() or sys.is_finalizing():
             return
         with self._lock:
-            if isinstance(subject, LoadController):
-                self._controllers = _without(self._controllers, subject)
-                self._read(LOAD, [subject], self._departed, counts_only=True)
-                return
-            self._limiters = _without(self._limiters, subject)
-            self._read(LIMITER, [subject], self._departed, counts_only=True)
+            self._limiters = [one for one in self._limiters if one() not in (None, limiter)]
+            counters = [one for one in LIMITER if one.kind != "gauge"]
+            self._read(counters, [limiter], self._departed)
             self._tell_once(
-                ("gone", subject.name),
+                ("gone", limiter.name),
                 "limiter %r is watched for metrics, but nobody holds it any more: it was collected "
                 "as garbage, its counts stay as they are",
-                subject.name,
+                limiter.name,
             )
 
     def _read(
@@ -152,14 +154,10 @@ class Roster:
         instruments: Iterable[Instrument[Any]],
         subjects: Iterable[Limiter | LoadController],
         found: dict[str, Reading],
-        *,
-        counts_only: bool = False,
     ) -> None:
         for subject in subjects:
             name = subject.name
             for instrument in instruments:
-                if counts_only and instrument.kind == "gauge":
-                    continue
                 reading = found.setdefault(instrument.name, {})
                 try:
                     for labels, value in instrument.read(subject):
@@ -190,10 +188,6 @@ class Roster:
         if what not in self._told:
             self._told.add(what)
             _log.warning(message, *arguments)
-
-
-def _without(references: list[weakref.ref[S]], subject: S) -> list[weakref.ref[S]]:
-    return [one for one in references if one() is not None and one() is not subject]
 
 
 def _together(one: Value, other: Value, combine: str = "sum") -> Value:
