@@ -917,13 +917,13 @@ async def test_own_service_and_own_client_with_the_same_limit() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     app = RateLimitMiddleware(works, Limiter("20/s"))
-    limiter = Limiter("20/1050ms")
+    limiter = Limiter("20/1200ms")  # so much longer that a request may be a fifth of a second late
     async with serving(app, lifespan="off") as host, client("httpx2", limiter) as ask:
         begun = time.monotonic()
         answers = await asyncio.gather(*(ask(f"http://{host}/") for _ in range(60)))
         seconds = time.monotonic() - begun
     assert {answer.status for answer in answers} == {204}
-    assert seconds < 3, "of 2.1: not a second more for each window"
+    assert seconds < 3.4, "of 2.4: not a second more for each window"
 
 
 async def test_what_is_on_its_way_is_counted_in() -> None:
