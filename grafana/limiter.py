@@ -1,9 +1,24 @@
 """The dashboard of one limiter, in more depth."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
-from grafana.common import PROCESS, REASONS, WAITS, controller_cuts, process_variables, shares
+from grafana.common import (
+    EVICTED,
+    KEYS,
+    NEAR,
+    PROCESS,
+    REASONS,
+    RESTRICTED,
+    WAITED,
+    WAITS,
+    WHY,
+    controller_cuts,
+    process_variables,
+    rate_of,
+    shares,
+)
 from grafana.dashboard import Row, dashboard, label_variable, link
 from grafana.panels import Json, Query, heatmap, lines, numbers
 
@@ -11,14 +26,11 @@ __all__ = ["limiter"]
 
 # One value, and so not a pattern: a name may hold what means something else in one.
 LIMITER: Final = f'{PROCESS}, limiter="$limiter"'
+
 REFUSED: Final = 'reason!="cancelled"'
 
-
-def rate(metric: str, *, by: str = "", only: str = "") -> str:
-    """The sum of a counter of the limiter, as a rate."""
-    matchers = f"{LIMITER}, {only}" if only else LIMITER
-    grouped = f"sum by ({by})" if by else "sum"
-    return f"{grouped} (rate({metric}{{{matchers}}}[$__rate_interval]))"
+#: The sum of a counter of the limiter, as a rate.
+rate = partial(rate_of, LIMITER)
 
 
 def now(metric: str, *, by: str = "") -> str:
@@ -115,10 +127,7 @@ def _now() -> Iterator[Json]:
 def _rejections() -> Iterator[Json]:
     yield lines(
         "Rejected per second, by reason",
-        "quota, cost_too_high: over a limit; fine if it is that caller's fault. timeout, "
-        "queue_full: more comes than the limit lets pass; raise the limit, max_wait or "
-        "max_waiters. overload: the process is busy; add processes. cancelled: the caller gave "
-        "up; waits are longer than callers have patience for.",
+        WHY,
         Query(rate("aiolimit_rejected_total", by="reason"), "{{reason}}"),
         unit="cps",
         width=12,
@@ -141,8 +150,7 @@ def _rejections() -> Iterator[Json]:
     )
     yield lines(
         "Admissions near the limit",
-        "The share of admissions after which a key had used more than 80 % of a limit. It rises "
-        "before anyone is refused: tell those callers, or raise the limit.",
+        NEAR,
         Query(
             f"{rate('aiolimit_near_limit_total')} / {rate('aiolimit_admitted_total')}",
             "near the limit",
@@ -154,17 +162,21 @@ def _rejections() -> Iterator[Json]:
         highest=1,
         nothing="No calls",
     )
+    # Told of shadows only. Where there is none nobody would be refused, and the panel says so.
+    none = f"0 * {rate('aiolimit_admitted_total')}"
+    nobody = f'label_replace({none}, "reason", "not in shadow", "", "")'
     yield lines(
         "Would be rejected (shadow)",
         "Calls per second that passed only because the limiter is in shadow, by why it would have "
         "refused them. Where this is what you want to refuse, take shadow=True away.",
-        Query(rate("aiolimit_shadow_rejected_total", by="reason"), "{{reason}}"),
+        Query(
+            f"{rate('aiolimit_shadow_rejected_total', by='reason')} or on () {nobody}", "{{reason}}"
+        ),
         unit="cps",
         width=12,
         height=7,
         stacked=True,
         colours=REASONS,
-        nothing="Not in shadow",
     )
 
 
@@ -229,8 +241,7 @@ def _waiting() -> Iterator[Json]:
     mean = f"{rate('aiolimit_wait_seconds_sum')} / {rate('aiolimit_wait_seconds_count')}"
     yield lines(
         "Wait, quantiles and mean",
-        "Half of all calls that passed, 95 and 99 of a hundred waited no longer than this. Where "
-        "only p99 is high, few keys are busy; where p50 is high, most are.",
+        WAITED,
         *(
             Query(
                 f"histogram_quantile({share}, {rate('aiolimit_wait_seconds_bucket', by='le')})",
@@ -282,23 +293,21 @@ def _warm_up() -> Iterator[Json]:
 def _keys() -> Iterator[Json]:
     yield lines(
         "Keys held",
-        "Keys in memory now, some 300 bytes each. If it only grows, bound it with max_keys.",
+        KEYS,
         Query(now("aiolimit_keys"), "keys"),
         unit="short",
         height=7,
     )
     yield lines(
         "Keys evicted per second",
-        "Keys that were forgotten because they were idle. If there are many, most callers come "
-        "once and never again: is the key what you want to limit by?",
+        EVICTED,
         Query(rate("aiolimit_keys_evicted_total"), "evicted"),
         unit="cps",
         height=7,
     )
     yield lines(
         "Keys restricted",
-        "Keys that a server has asked to wait, or told of less than the limit. Nothing to do but "
-        "to wait; if it stays, the configured limit is above the server's.",
+        RESTRICTED,
         Query(now("aiolimit_keys_restricted"), "restricted"),
         unit="short",
         height=7,

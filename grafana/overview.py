@@ -1,15 +1,23 @@
 """The dashboard of all limiters and load controllers: what was refused comes first."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from grafana.common import (
     EARLY,
+    EVICTED,
+    KEYS,
+    NEAR,
     PROCESS,
     REASONS,
+    RESTRICTED,
+    WAITED,
     WAITS,
+    WHY,
     controller_cuts,
     process_variables,
+    rate_of,
     shares,
 )
 from grafana.dashboard import Row, dashboard, label_variable, link
@@ -20,12 +28,8 @@ __all__ = ["overview"]
 
 LIMITERS: Final = f'{PROCESS}, limiter=~"$limiter"'
 
-
-def rate(metric: str, *, by: str = "", only: str = "") -> str:
-    """The sum of a counter of the chosen limiters, as a rate."""
-    matchers = f"{LIMITERS}, {only}" if only else LIMITERS
-    grouped = f"sum by ({by})" if by else "sum"
-    return f"{grouped} (rate({metric}{{{matchers}}}[$__rate_interval]))"
+#: The sum of a counter of the chosen limiters, as a rate.
+rate = partial(rate_of, LIMITERS)
 
 
 def overview() -> Json:
@@ -77,10 +81,7 @@ def _rejections() -> Iterator[Json]:
     )
     yield lines(
         "Rejected per second, by reason",
-        "quota, cost_too_high: over a limit; fine if it is that caller's fault. timeout, "
-        "queue_full: more comes than the limit lets pass; raise the limit, max_wait or "
-        "max_waiters. overload: the process is busy; add processes. cancelled: the caller gave "
-        "up; waits are longer than callers have patience for.",
+        WHY,
         Query(rate("aiolimit_rejected_total", by="reason"), "{{reason}}"),
         Query(f"sum ({EARLY})", "overload, before parsing"),
         unit="cps",
@@ -118,8 +119,7 @@ def _rejections() -> Iterator[Json]:
     )
     yield lines(
         "Admissions near the limit",
-        "The share of admissions after which a key had used more than 80 % of a limit. It rises "
-        "before anyone is refused: tell those callers, or raise the limit.",
+        NEAR,
         Query(
             f"{rate('aiolimit_near_limit_total', by='limiter')}"
             f" / {rate('aiolimit_admitted_total', by='limiter')}",
@@ -188,8 +188,7 @@ def _waiting() -> Iterator[Json]:
     )
     yield lines(
         "Wait of all calls",
-        "Half of all calls that passed, 95 and 99 of a hundred waited no longer than this. Where "
-        "only p99 is high, few keys are busy; where p50 is high, most are.",
+        WAITED,
         *(
             Query(
                 f"histogram_quantile({share}, {rate('aiolimit_wait_seconds_bucket', by='le')})",
@@ -230,23 +229,21 @@ def _in_flight() -> Iterator[Json]:
 def _keys() -> Iterator[Json]:
     yield lines(
         "Keys held",
-        "Keys in memory now, some 300 bytes each. If it only grows, bound it with max_keys.",
+        KEYS,
         Query(f"sum by (limiter) (aiolimit_keys{{{LIMITERS}}})", "{{limiter}}", linked=True),
         unit="short",
         width=6,
     )
     yield lines(
         "Keys evicted per second",
-        "Keys that were forgotten because they were idle. If there are many, most callers come "
-        "once and never again: is the key what you want to limit by?",
+        EVICTED,
         Query(rate("aiolimit_keys_evicted_total", by="limiter"), "{{limiter}}", linked=True),
         unit="cps",
         width=6,
     )
     yield lines(
         "Keys restricted",
-        "Keys that a server has asked to wait, or told of less than the limit. They wait it out; "
-        "if it stays, configure less than the server allows.",
+        RESTRICTED,
         Query(
             f"sum by (limiter) (aiolimit_keys_restricted{{{LIMITERS}}})",
             "{{limiter}}",

@@ -220,7 +220,7 @@ async def test_the_page_of_the_demo_shows_all_its_services(tmp_path: Path) -> No
         assert [one["title"] for one in said] == ["gateway", "busy"]
         assert list(said[0]["limiters"]) == ["quota", "pace", "trial"]
         assert "for 'alice'" in said[0]["limiters"]["quota"]["explanation"]
-        assert said[1]["controllers"]["default"]["report"]
+        assert said[1]["controllers"]["default"]["metrics"]["aiolimit_load_in_flight_limit"]
         for service, limiter in (("gateway", "quota"), ("busy", "busy")):
             told = await client.get(f"/{service}/metrics")
             assert f'aiolimit_admitted_total{{limiter="{limiter}"}}' in told.text

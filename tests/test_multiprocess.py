@@ -128,7 +128,7 @@ async def test_counts_survive_a_worker_that_is_killed_and_its_gauges_leave_with_
 
 
 FORKED = """
-import os, sys, time
+import os, sys
 from aiolimit import Limiter, metrics
 limiter = Limiter("100/s", name="forked")
 metrics.register(limiter)
@@ -143,7 +143,7 @@ os.waitpid(pid, 0)
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 limiter.try_acquire("parent")
-time.sleep(1.5)
+metrics.register(limiter)  # writes at once
 registry = CollectorRegistry()
 MultiProcessCollector(registry)
 print(generate_latest(registry).decode())

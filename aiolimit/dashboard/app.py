@@ -35,8 +35,8 @@ class Dashboard:
         that is typed in is explained anyway. Keys may be secrets, so it is off by default.
 
     Mount it where only operators get in: whoever sees the page sees the names of limiters, their
-    limits and what they count. It changes nothing. One process is shown; where there are several,
-    whichever answers, and the page says so.
+    limits and what they count. It changes nothing. Each process tells of itself; where several
+    answer, the page keeps them apart.
 
     Raises `TypeError` for what is no `Limiter`, or for none, and for other wrong options.
     """

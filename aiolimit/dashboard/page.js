@@ -680,22 +680,24 @@ async function ask() {
       answer.heardAt = Date.now();
       keep(answer);
     }
-    forget();
-    lostAt = null;
-    tellConnection("live", "live");
-    draw();
   } catch (error) {
     lostAt ??= Date.now();
     const why = error.name === "TimeoutError" ? "no answer" : error.message.startsWith("answered") ? error.message : "connection lost";
     tellConnection("lost", `${why} for ${Math.max(1, Math.round((Date.now() - lostAt) / 1e3))} s, trying again`);
+    return;
   }
+  forget();
+  lostAt = null;
+  tellConnection("live", "live");
+  draw();
 }
 
 async function run() {
   for (;;) {
     const begun = performance.now();
     if (paused) tellConnection("paused", "paused");
-    else if (!document.hidden || !histories.size) await ask();
+    // A fault of the page's own is for its console, and no reason to ask no more.
+    else if (!document.hidden || !histories.size) await ask().catch(console.error);
     await new Promise((resume) => setTimeout(resume, Math.max(100, EVERY - (performance.now() - begun))));
   }
 }

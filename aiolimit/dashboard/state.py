@@ -45,7 +45,6 @@ def state(roster: Roster, title: str, key: str | None, *, show_keys: bool) -> di
     for name, alike in by_name.items():
         limiter = alike[0]
         found["limiters"][name] = {
-            "rates": [str(rate) for rate in limiter._store.rates],
             "shadow": all(one.shadow for one in alike),
             "controller": None if limiter.load is None else limiter.load.name,
             "warmsUp": limiter._admission.ramps is not None,
@@ -54,8 +53,7 @@ def state(roster: Roster, title: str, key: str | None, *, show_keys: bool) -> di
             "metrics": {},
         }
         if limiter.load is not None:
-            report = limiter.load.report(limiter._time())
-            found["controllers"][limiter.load.name] = {"report": f"{report}.", "metrics": {}}
+            found["controllers"][limiter.load.name] = {"metrics": {}}
     for instrument, reading in roster.read():
         group = found["controllers" if instrument.name in _OF_LOAD else "limiters"]
         for (name, *labels), value in ((which, value) for which, value in reading.items() if which):
