@@ -367,7 +367,7 @@ class MemoryStore:
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is not None:
                 given = max(given, window.give_back(cost, at, now, rate.per))
-        if isinstance(entry, _Account) and entry.pacer:
+        if given and isinstance(entry, _Account) and entry.pacer:
             entry.pacer.give_back(given, at, now, self._pace(limits)[1], self._fastest)
         return -given
 

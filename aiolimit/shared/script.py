@@ -1,0 +1,198 @@
+"""The words between this process and the script in the engine: packed calls, and their answers.
+
+What a window holds is decoded into the same `Window` that counts in this process, in this
+process's time. So everything that is told of a key, from `retry_after` to what is left, is worked
+out by the same lines, whoever counts.
+"""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha1
+from importlib.resources import files
+from math import ceil, inf
+from struct import Struct, unpack_from
+from typing import Final, NamedTuple
+
+from aiolimit.memory import Limits
+from aiolimit.pacer import Pacer
+from aiolimit.rate import Rate
+from aiolimit.window import Window
+
+__all__ = ["SCRIPT", "SHA", "Answer", "Call", "HeardWindow", "Refused", "Shape", "answer_of"]
+
+SCRIPT: Final = files("aiolimit.shared").joinpath("engine.lua").read_text()
+SHA: Final = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+_TAKE, _CHARGE, _GIVE_BACK, _DEBIT = range(4)
+_MICRO: Final = 1e6
+_DOUBLE: Final = Struct("<d")
+_WINDOW: Final = Struct("<ddI")
+_PACER: Final = Struct("<dd")
+_RUN: Final = Struct("<dI")
+_ENTRY: Final = Struct("<dd")
+_GIVE: Final = Struct("<ddd")
+_COUNT: Final = Struct("<H")
+_SINCE: Final = Struct("<dH")
+_LENGTH: Final = Struct("<I")
+_STATE: Final = Struct("<dddddd")
+_PACER_STATE: Final = Struct("<ddd")
+_MOST: Final = 4_000_000_000  # of one cost in a run
+
+#: A cost, and how many callers in a row ask for just that.
+Run = tuple[float, int]
+#: Seconds ago, and the cost that was admitted then.
+Past = tuple[float, float]
+
+
+class Refused(Exception):
+    """The engine could not do one call of a batch, and did nothing of it."""
+
+
+class Call(NamedTuple):
+    """One call of the script: its keys, and the rest packed."""
+
+    keys: Sequence[bytes]
+    text: bytes
+
+
+class HeardWindow(Window):
+    """A window as the engine has told of it, with the time when it did."""
+
+    __slots__ = ("heard",)
+
+    heard: float
+
+
+class Answer(NamedTuple):
+    """What the engine answered: the windows are those that were asked about, in order.
+
+    granted: how many callers were let in; of what was given back how much was taken.
+    at: the engine's time of it, microseconds: it means something to that engine only.
+    """
+
+    granted: float
+    at: float
+    windows: list[HeardWindow]
+    pacer: Pacer | None
+
+
+class Shape(NamedTuple):
+    """Under what a call is made: the windows that apply, and their limits.
+
+    keys: of the windows, then of the pacer if there is one, then of the seeds if there are some:
+        the windows from before the periods were changed.
+    """
+
+    keys: tuple[bytes, ...]
+    head: bytes  # packed: windows and pacer
+
+    @classmethod
+    def of(
+        cls,
+        key: bytes,
+        ends: Sequence[bytes],
+        rates: Sequence[Rate],
+        limits: Limits,
+        sub_windows: int | None,
+        burst: float | None,
+        seeds: Sequence[bytes] = (),
+    ) -> "Shape":
+        """Of a key under those rates, of which those without a limit do not apply."""
+        keys: list[bytes] = []
+        windows = b""
+        slowest = inf
+        for end, rate, limit in zip(ends, rates, limits, strict=True):
+            if limit is not None:
+                keys.append(key + end)
+                windows += _WINDOW.pack(limit, ceil(rate.per * _MICRO), sub_windows or 0)
+                slowest = min(slowest, limit / rate.per)
+        count = len(keys)
+        if burst is not None:
+            keys.append(key + b":pace")
+            windows += _PACER.pack(slowest / _MICRO, burst)
+        applied = [
+            key + seed for seed, limit in zip(seeds, limits, strict=False) if limit is not None
+        ]
+        head = bytes((count, burst is not None, bool(applied)))
+        return cls((*keys, *applied), head + windows)
+
+    def take(self, now: float | None, runs: Iterable[Run]) -> Call:
+        """Let in as many of those callers as fit, in order; none only looks."""
+        packed = [_RUN.pack(cost, min(count, _MOST)) for cost, count in runs]
+        return self._call(now, _TAKE, _COUNT.pack(len(packed)) + b"".join(packed))
+
+    def charge(self, now: float | None, cost: float) -> Call:
+        """Charge the cost, whether it fits or not; 0 charges nothing, and writes all the same."""
+        return self._call(now, _CHARGE, _DOUBLE.pack(cost))
+
+    def give_back(self, now: float | None, cost: float, at: float, fastest: float) -> Call:
+        """Give back what was granted at that time of the engine's.
+
+        fastest: cost a second, the highest pace there has been since.
+        """
+        return self._call(now, _GIVE_BACK, _GIVE.pack(cost, at, fastest / _MICRO))
+
+    def debit(
+        self, now: float | None, since: float, everything: Sequence[Past], unknown: Sequence[Past]
+    ) -> Call:
+        """Charge what passed without the engine's knowledge, where it happened.
+
+        since: the engine's time of the latest it has granted itself; what it granted up to then
+            is in `everything`, and counts only if the engine has lost it. -1 if there is nothing.
+        """
+        parts = [_SINCE.pack(since, len(everything))]
+        parts += [_ENTRY.pack(age * _MICRO, cost) for age, cost in everything]
+        parts.append(_COUNT.pack(len(unknown)))
+        parts += [_ENTRY.pack(age * _MICRO, cost) for age, cost in unknown]
+        return self._call(now, _DEBIT, b"".join(parts))
+
+    def _call(self, now: float | None, verb: int, rest: bytes) -> Call:
+        fixed = -1.0 if now is None else max(0.0, round(now * _MICRO))
+        return Call(self.keys, _DOUBLE.pack(fixed) + bytes((verb,)) + self.head + rest)
+
+
+def answer_of(raw: bytes, windows: int, has_pacer: bool, heard: float) -> Answer:
+    """Read an answer; `heard` is the time of this process when it came.
+
+    Raises `Refused` where the engine could not do it.
+    """
+    granted, at = _ENTRY.unpack_from(raw)
+    if granted < 0:
+        raise Refused(raw[_ENTRY.size :].decode("utf-8", "replace"))
+    offset = _ENTRY.size
+    found: list[HeardWindow] = []
+    for _ in range(windows):
+        (length,) = _LENGTH.unpack_from(raw, offset)
+        offset += _LENGTH.size
+        found.append(_window(raw, offset, length, at, heard))
+        offset += length
+    pacer = None
+    if has_pacer:
+        (length,) = _LENGTH.unpack_from(raw, offset)
+        pacer = Pacer()
+        if length:
+            _, since, ahead = _PACER_STATE.unpack_from(raw, offset + _LENGTH.size)
+            pacer.at, pacer.ahead = heard - (at - since) / _MICRO, ahead
+    return Answer(granted, at, found, pacer)
+
+
+def _window(raw: bytes, offset: int, length: int, at: float, heard: float) -> HeardWindow:
+    window = HeardWindow()
+    window.heard = heard
+    if not length:
+        return window
+    _, gone, closes, last, total, older = _STATE.unpack_from(raw, offset)
+    window.gone = heard - (at - gone) / _MICRO
+    window.closes = heard - (at - closes) / _MICRO
+    window.last = heard - (at - last) / _MICRO
+    window.total, window.older_total = _plain(total), _plain(older)
+    cells = (length - _STATE.size) // 8
+    if cells:
+        flat = list(unpack_from(f"<{cells}d", raw, offset + _STATE.size))
+        flat[::2] = [heard - (at - time) / _MICRO for time in flat[::2]]
+        window.older = flat
+    return window
+
+
+def _plain(cost: float) -> float:
+    """A cost as a user wrote it: whole numbers are told as such."""
+    return int(cost) if cost == int(cost) else cost

@@ -1,0 +1,119 @@
+"""The script in the engine, against the same calls made on the windows of this process."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from aiolimit.memory import Limits, MemoryStore
+from aiolimit.rate import Rate
+from aiolimit.shared.names import Names
+from aiolimit.shared.script import SCRIPT, Answer, Call, Shape, answer_of
+from tests.engines import engine, redis_server
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def client(request: pytest.FixtureRequest) -> Iterator[Any]:
+    binary = redis_server() if request.param == "redis" else None
+    with engine(binary) as one, one.client() as connected:
+        yield connected
+
+
+class Keeper:
+    """The windows of a few keys in the engine, at a time that the test tells."""
+
+    def __init__(
+        self, client: Any, rates: tuple[Rate, ...], sub_windows: int | None, burst: float | None
+    ) -> None:
+        client.flushall()
+        self.script = client.register_script(SCRIPT)
+        self.rates, self.sub_windows, self.burst = rates, sub_windows, burst
+        self.names = Names("test:", "model")
+
+    def shape(self, key: str, limits: Limits) -> Shape:
+        ends = self.names.windows(self.rates, self.sub_windows)
+        base = self.names.of(key)
+        return Shape.of(base, ends, self.rates, limits, self.sub_windows, self.burst)
+
+    def run(self, *calls: Call) -> list[bytes]:
+        keys = [key for call in calls for key in call.keys]
+        return list(self.script(keys=keys, args=[call.text for call in calls]))
+
+    def ask(self, call: Call, limits: Limits, now: float) -> Answer:
+        windows = sum(limit is not None for limit in limits)
+        return answer_of(self.run(call)[0], windows, self.burst is not None, now)
+
+
+CASES = [
+    ((Rate(10, 1.0),), 32, None),
+    ((Rate(10, 1.0),), 4, None),
+    ((Rate(7, 1.0),), None, None),
+    ((Rate(20, 1.0), Rate(60, 7.0)), 8, None),
+    ((Rate(5, 0.5), Rate(40, 10.0), Rate(50, 30.0)), 5, None),
+    ((Rate(20, 1.0),), 16, 3),
+    ((Rate(20, 1.0), Rate(60, 8.0)), 8, 5),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: int) -> None:
+    rates, sub_windows, burst = CASES[case]
+    random_ = random.Random(seed * 100 + case)
+    keeper = Keeper(client, rates, sub_windows, burst)
+    model = MemoryStore(rates, sub_windows=sub_windows, burst=burst)
+    most = tuple(rate.limit for rate in rates)
+    grants: list[tuple[str, float, float, float, Limits]] = []
+    ticks = 640  # sixty-fourths of a second, which are whole microseconds and exact floats
+    for _ in range(500):
+        ticks += random_.choice([0, 0, 0, 1, 1, 2, 5, 8, 20, 70])
+        now = ticks / 64
+        key = random_.choice("aab")
+        limits: Limits = tuple(
+            None if len(rates) > 1 and random_.random() < 0.05 else limit for limit in most
+        )
+        if random_.random() < 0.1:
+            limits = tuple(limit and limit * random_.choice([0.5, 2]) for limit in limits)
+        if all(limit is None for limit in limits):
+            continue
+        shape = keeper.shape(key, limits)
+        verb = random_.random()
+        if verb < 0.75:
+            cost = random_.choice([1, 1, 1, 2, 3, 0.5])
+            count = random_.choice([1, 1, 2, 5])
+            granted = 0
+            while granted < count and model.take(key, cost, cost, limits, now)[0]:
+                granted += 1
+            answer = keeper.ask(shape.take(now, [(cost, count)]), limits, now)
+            assert answer.granted == granted, (now, key, cost, count, limits)
+            if granted:
+                grants.append((key, cost * granted, now, answer.at, limits))
+        elif verb < 0.85:
+            cost = random_.choice([1, 4])
+            model.charge(key, cost, limits, now)
+            keeper.ask(shape.charge(now, cost), limits, now)
+            grants.append((key, cost, now, now * 1e6, limits))
+        elif grants:
+            key, cost, at, engine_at, limits = grants.pop(random_.randrange(len(grants)))
+            shape = keeper.shape(key, limits)
+            fastest = max(most[0] * 2 / rates[0].per, 1e3)
+            model._fastest = fastest
+            given = -model.take(key, -cost, 0, limits, now, at)[0]
+            answer = keeper.ask(shape.give_back(now, cost, engine_at, fastest), limits, now)
+            assert answer.granted == pytest.approx(given), (key, cost, at, now)
+        # What the answer tells of the windows is what they are.
+        if all(limit is not None for limit in limits):
+            answer = keeper.ask(shape.take(now, []), limits, now)
+            looks = model.look(key, 1, limits, now)
+            for window, look, limit, rate in zip(
+                answer.windows, looks, limits, rates, strict=True
+            ):
+                assert look is not None
+                assert limit is not None
+                if burst is None:
+                    room = max(0, window.room(now, limit, rate.per))
+                    assert room == pytest.approx(look.remaining)
+                    wait = window.wait(1, now, limit, rate.per)
+                    assert wait == pytest.approx(look.retry_after, abs=2e-6)
+    assert grants
