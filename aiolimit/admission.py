@@ -12,15 +12,18 @@ from typing import ClassVar, Final
 
 from aiolimit.arguments import check_cost, check_limit, check_wait
 from aiolimit.clock import Clock, steady_time
-from aiolimit.errors import CostTooHigh, Overloaded, QueueFull, RateLimited, Reason
+from aiolimit.counts import Counts, Limits
+from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason
 from aiolimit.load.controller import LoadController
-from aiolimit.load.gate import UNCOUNTED, Obstacle
-from aiolimit.memory import OVERFLOW, Limits, MemoryStore
+from aiolimit.load.gate import UNCOUNTED, Gate, Obstacle
+from aiolimit.memory import OVERFLOW, MemoryStore
 from aiolimit.permit import ASKED, UNUSUAL, Permit
 from aiolimit.queue import GRACE, Waiter
 from aiolimit.queues import Queues
+from aiolimit.quota import Quota
 from aiolimit.ramps import Ramps
 from aiolimit.rate import UNLIMITED, Limit
+from aiolimit.refusing import Refusing
 from aiolimit.restrictions import Restrictions
 from aiolimit.settling import settle
 from aiolimit.standings import Standings
@@ -33,7 +36,7 @@ __all__ = ["Admission"]
 _REVIEWED: Final = 100  # waiters told at once that a charge makes them late; others later
 
 
-class Admission:
+class Admission(Refusing):
     """The decisions of one limiter.
 
     on_change: called when a queue has come or gone.
@@ -77,20 +80,18 @@ class Admission:
         self.max_wait = max_wait
         self._max_waiters = max_waiters
         self.store = store
-        # One notion of time with the controller's, or they part where the clock is set back.
-        self.time = steady_time(clock) if load is None else load.time
-        self.ramps = None if warm_up is None else Ramps(store, warm_up, self.time(), on_change)
-        self.quota: MemoryStore | Ramps | Restrictions = self.ramps or store
-        self.restrictions: Restrictions | None = None
         self.clock = clock
         self._on_change = on_change
         self._load = load
+        # One notion of time with the controller's, or they part where the clock is set back.
+        self.time = steady_time(clock) if load is None else load.time
+        self.ramps = None if warm_up is None else Ramps(store, warm_up, self.time(), on_change)
+        self.quota = self._quota()
+        self.restrictions: Restrictions | None = None
         self.gate = None if load is None else load.gate
         # In shadow nobody is held up, so the gate has nobody to let in.
         gate = None if self.shadow else self.gate
-        self.queues = Queues(
-            *(name, self.quota, clock, self.time, self._refuse_waiter, on_change, gate)
-        )
+        self.queues = self._queues(gate)
         self.standings = Standings(name, store, self.ramps, self.time, self.home, max_waiters)
         self._sweepers = [Sweeper(store, clock, self.time)]
         store.on_new_key = self._sweepers[0].see_to_it
@@ -104,6 +105,17 @@ class Admission:
         self.tally = Tally(shadow=self.shadow)
         self.own_limits = False  # whether a call has come with a limit of its own
         self.use_rates()
+
+    def _quota(self) -> Counts:
+        """What is asked whether a cost passes."""
+        return self.ramps or self.store
+
+    def _queues(self, gate: Gate | None) -> Queues:
+        """Those who wait."""
+        return Queues(
+            *(self._name, self.quota, self.clock, self.time),
+            *(self._refuse_waiter, self._on_change, gate),
+        )
 
     def use_rates(self) -> None:
         """Take over the limits of the store's rates."""
@@ -327,6 +339,30 @@ class Admission:
             )
         return tuple(None if one is UNLIMITED else check_limit(one) for one in given)
 
+    def peek(self, key: Hashable, cost: float, limits: Limits) -> Quota:
+        """What the key has left, and when the cost would pass."""
+        return self.standings.tell(key, cost, limits)
+
+    def reset(self, key: Hashable | None) -> None:
+        """Forget what one key has used, or all, and what was said of it."""
+        self.queues.check_loop(to_serve=True)
+        if key is None:
+            self.store.clear()
+        else:
+            self.store.forget(key)
+        for bending in (self.ramps, self.restrictions):
+            if bending is not None:
+                bending.forget(key)
+        for home in tuple(self.queues.by_key) if key is None else (key,):
+            self.queues.serve(home)
+
+    async def refresh(self, key: Hashable, limits: Limits) -> None:
+        """Learn how a key stands: it is known here."""
+
+    async def forget(self, key: Hashable | None) -> None:
+        """Forget what one key has used, or all."""
+        self.reset(key)
+
     def reconsider(self, home: Hashable) -> None:
         """Something else holds for a key: tell who comes too late now, let in who may go."""
         if home in self.queues.by_key:
@@ -338,60 +374,10 @@ class Admission:
         self.queues.check_loop(to_serve=True)
         if self.restrictions is None:
             made = self.restrictions = Restrictions(
-                self.store, self.ramps or self.store, self.time, self._on_change, self.reconsider
+                self.store, self.quota, self.time, self._on_change, self.reconsider
             )
             sweeper = Sweeper(made, self.clock, self.time)
             made.on_new_key = sweeper.see_to_it
             self._sweepers.append(sweeper)
             self.quota = self.queues.store = self.standings.quota = made
         return self.restrictions
-
-    def refuse_for_load(self, obstacle: Obstacle) -> float:
-        """Count a call that the load controller refused; returns when it may come again."""
-        self.tally.refuse("overload")
-        if self._load is None or self.gate is None:
-            return 1.0
-        self.gate.refuse(obstacle)
-        return self._load.retry_after()
-
-    def _overloaded(self, key: Hashable, obstacle: Obstacle) -> Overloaded:
-        """Count a call that the load controller refused, and make the error that tells of it."""
-        again = self.refuse_for_load(obstacle)
-        binding: str = obstacle
-        if self._load is not None and obstacle != "iteration":
-            state = self._load.state
-            binding = state.binding if state.factor < 1 else obstacle
-        rate = self.store.rates[0]
-        return Overloaded(
-            limiter=self._name, key=key, rate=rate, retry_after=again, binding=binding
-        )
-
-    def _refuse(
-        self,
-        error: type[RateLimited],
-        reason: Reason,
-        key: Hashable,
-        cost: float,
-        limits: Limits,
-        wait: float | None,
-    ) -> RateLimited:
-        """Count a refusal and make the error that tells of it."""
-        self.tally.refuse(reason)
-        return self.standings.refusal(error, reason, key, cost, limits, wait)
-
-    def refuse_late(self, key: Hashable, cost: float, wait: float) -> RateLimited:
-        """Count a call that would wait too long, by somebody else's word, and make the error."""
-        return self._refuse(RateLimited, "timeout", key, cost, self.queues.limits, wait)
-
-    def _refuse_waiter(
-        self, error: type[RateLimited], reason: Reason, waiter: Waiter
-    ) -> RateLimited:
-        """The same, for one who waited."""
-        if reason == "overload":
-            return self._overloaded(waiter.key, waiter.queue.held or "in_flight")
-        limits = self.queues.limits_of(waiter)
-        wait = None
-        if reason != "cost_too_high":
-            now = self.time()
-            wait = self.queues.behind(waiter.queue, waiter.cost, limits, now)
-        return self._refuse(error, reason, waiter.key, waiter.cost, limits, wait)

@@ -7,12 +7,29 @@ from typing import Any, Literal, TypeAlias
 from aiolimit.quota import Quota
 from aiolimit.rate import Rate
 
-__all__ = ["CostTooHigh", "Overloaded", "QueueFull", "RateLimited", "Reason", "shown"]
+__all__ = [
+    "CostTooHigh",
+    "Overloaded",
+    "QueueFull",
+    "RateLimited",
+    "Reason",
+    "Source",
+    "StoreError",
+    "StoreUnavailable",
+    "shown",
+]
 
 #: Why a call was refused, as `Limiter.statistics` counts it: no quota was left; the wait would
 #: have exceeded `max_wait`; the queue was full; the cost was above the limit; the process is
-#: overloaded.
-Reason: TypeAlias = Literal["quota", "timeout", "queue_full", "cost_too_high", "overload"]
+#: overloaded; the store that many processes share does not answer.
+Reason: TypeAlias = Literal[
+    "quota", "timeout", "queue_full", "cost_too_high", "overload", "store_unavailable"
+]
+
+#: Where a decision came from: the store that processes share; the counts of this process, which
+#: are all there is without such a store, and its share of the limit while the store does not
+#: answer; or, then, what was chosen for that case: to let everybody pass, or nobody.
+Source: TypeAlias = Literal["store", "local", "open", "closed"]
 
 _FACTS = (
     "quotas",
@@ -24,6 +41,7 @@ _FACTS = (
     "retry_after",
     "reset_after",
     "reason",
+    "source",
 )
 
 
@@ -58,6 +76,7 @@ class RateLimited(Exception):
         None if it never would.
     reset_after: seconds after which the whole limit is there again.
     reason: see `Reason`.
+    source: where the decision came from, see `Source`.
     quotas: how the key stands under each of the limiter's rates, in their order; a rate that the
         call was not under has the limit `UNLIMITED`.
     """
@@ -74,6 +93,7 @@ class RateLimited(Exception):
         retry_after: float | None,
         reset_after: float,
         reason: Reason = "quota",
+        source: Source = "local",
         quotas: tuple[Quota, ...] | Callable[[], tuple[Quota, ...]] = (),
     ) -> None:
         super().__init__(message)
@@ -86,6 +106,7 @@ class RateLimited(Exception):
         self.retry_after = retry_after
         self.reset_after = reset_after
         self.reason = reason
+        self.source: Source = source
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
@@ -129,6 +150,7 @@ class Overloaded(RateLimited):
         remaining: float = 0,
         reset_after: float | None = None,
         reason: Reason = "overload",
+        source: Source = "local",
         binding: str = "in_flight",
         quotas: tuple[Quota, ...] = (),
     ) -> None:
@@ -142,6 +164,7 @@ class Overloaded(RateLimited):
         self.retry_after = retry_after
         self.reset_after = retry_after if reset_after is None else reset_after
         self.reason = reason
+        self.source = source
         self._quotas = quotas
         self.binding = binding
 
@@ -160,4 +183,18 @@ class CostTooHigh(RateLimited, ValueError):
     """The cost is above the limit, so the call could never pass, however long it waited.
 
     `retry_after` is None. With a limit of 0 every cost is too high.
+    """
+
+
+class StoreUnavailable(RateLimited):
+    """The store does not answer, and nobody passes then: `on_store_error="closed"`.
+
+    `retry_after` is when the store is tried again, seconds. The quota was not looked at.
+    """
+
+
+class StoreError(Exception):
+    """The store does not answer, and callers are told: `on_store_error="raise"`.
+
+    What went wrong is its cause.
     """

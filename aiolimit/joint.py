@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple, cast
 
 from aiolimit.admission import Admission
-from aiolimit.memory import Limits
+from aiolimit.counts import Limits
 from aiolimit.permit import ASKED, Permit
 from aiolimit.queue import Waiter
 from aiolimit.queues import Queues

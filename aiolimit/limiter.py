@@ -9,6 +9,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from aiolimit.admission import Admission
 from aiolimit.arguments import check_cost, check_count, check_limit, check_name, check_wait
 from aiolimit.clock import Clock, check_clock
+from aiolimit.errors import RateLimited
 from aiolimit.explaining import explain
 from aiolimit.identity import OneOfAKind
 from aiolimit.limited import limited
@@ -20,6 +21,7 @@ from aiolimit.quota import Quota
 from aiolimit.rate import Limit, Rate, check_rates
 from aiolimit.report import Explanation, Statistics
 from aiolimit.shadow import ShadowAdmission
+from aiolimit.store import Store, check_store
 from aiolimit.warmup import Ramp, WarmUp
 from aiolimit.watcher import Watcher
 from aiolimit.window import Window
@@ -57,6 +59,8 @@ class Limiter(OneOfAKind):
         process cannot do in time.
     shadow: decide and count, but refuse nobody and let nobody wait: so a limit can be tried on
         live traffic before it bites (`Statistics.shadow_rejected`).
+    store: where the counts live, to be shared by processes: an `aiolimit.redis.RedisStore`. None
+        keeps them in this process.
     clock: the time and a timer; `aiolimit.testing.FakeClock` in tests.
 
     A limiter counts for one process and one event loop at a time. Used from two that run at once it
@@ -98,6 +102,7 @@ class Limiter(OneOfAKind):
         warm_up: WarmUp | None = None,
         load: LoadController | None = None,
         shadow: bool = False,
+        store: Store | None = None,
         clock: Clock | None = None,
     ) -> None:
         if burst is not None and (burst := check_limit(burst, "burst")) < 1:
@@ -115,7 +120,10 @@ class Limiter(OneOfAKind):
             burst=burst,
             max_keys=check_count(max_keys, "max_keys", 1),
         )
-        self._admission = (ShadowAdmission if shadow else Admission)(
+        decide: Callable[..., Admission] = ShadowAdmission if shadow else Admission
+        if store is not None:
+            decide = check_store(store).admission(name, shadow=shadow)
+        self._admission = decide(
             name,
             self._store,
             checked_clock,
@@ -213,7 +221,7 @@ class Limiter(OneOfAKind):
         `explain` tells of them.
         """
         limits = self._admission.limits_of(limit)
-        return self._admission.standings.tell(key, check_cost(cost), limits)
+        return self._admission.peek(key, check_cost(cost), limits)
 
     def update(self, *rates: Rate | str) -> None:
         """Use other rates, from the next decision on and for those who wait already.
@@ -267,16 +275,40 @@ class Limiter(OneOfAKind):
         A key that shares the overflow window (see `max_keys`) is forgotten only with all. Holds
         and restrictions are forgotten too.
         """
-        self._queues.check_loop(to_serve=True)
-        if key is None:
-            self._store.clear()
-        else:
-            self._store.forget(key)
-        for bending in (self._admission.ramps, self._admission.restrictions):
-            if bending is not None:
-                bending.forget(key)
-        for home in tuple(self._queues.by_key) if key is None else (key,):
-            self._queues.serve(home)
+        self._admission.reset(key)
+
+    async def try_acquire_async(
+        self,
+        key: Hashable = "",
+        cost: float = 1,
+        *,
+        limit: Limit | tuple[Limit, ...] | None = None,
+    ) -> bool:
+        """As `try_acquire`, and for limiters with a `store`, too: it waits for the answer alone."""
+        try:
+            await self.acquire(key, cost, 0, limit)
+        except RateLimited:
+            return False
+        return True
+
+    async def peek_async(
+        self,
+        key: Hashable = "",
+        cost: float = 1,
+        *,
+        limit: Limit | tuple[Limit, ...] | None = None,
+    ) -> Quota:
+        """As `peek`, and for limiters with a `store`, too. Where that is silent: what is known."""
+        limits, cost = self._admission.limits_of(limit), check_cost(cost)
+        await self._admission.refresh(key, limits)
+        return self._admission.standings.tell(key, cost, limits)
+
+    async def reset_async(self, key: Hashable | None = None) -> None:
+        """As `reset`, and for limiters with a `store`, too: for all who share it.
+
+        Raises `aiolimit.StoreError` where the store does not answer.
+        """
+        await self._admission.forget(key)
 
     def statistics(self) -> Statistics:
         """The counts since the limiter was made, and what it holds now."""

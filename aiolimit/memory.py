@@ -16,22 +16,20 @@ key. This one answers at once. Around it stand the three things that keep a tabl
 
 from collections.abc import Callable, Hashable
 from math import floor, inf
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
+from aiolimit.counts import Limits, Look
 from aiolimit.eviction import Eviction
 from aiolimit.pacer import Pacer
 from aiolimit.rate import Rate
 from aiolimit.window import Window, span_of
 
-__all__ = ["NEAR", "OVERFLOW", "Limits", "Look", "MemoryStore"]
+__all__ = ["NEAR", "OVERFLOW", "Account", "MemoryStore"]
 
 #: Who has used more than this share of a limit is near it; Envoy draws the line there, too.
 NEAR: Final = 0.8
 
 _STEP = 4  # keys to look at for one that does not find room
-
-#: One limit per rate, in the order of the rates; None where that rate does not apply.
-Limits = tuple[float | None, ...]
 
 
 class _Overflow:
@@ -43,17 +41,7 @@ class _Overflow:
 OVERFLOW: Final = _Overflow()
 
 
-class Look(NamedTuple):
-    """One rate of one key as it is now: see `Quota`, and what causes the wait."""
-
-    remaining: float
-    retry_after: float
-    reset_after: float
-    more_after: float
-    binding: Literal["nothing", "quota", "pace", "warm_up", "hold"]
-
-
-class _Account:
+class Account:
     """What a key has under several rates, or under a burst: a window per rate, and its pacer."""
 
     __slots__ = ("pacer", "windows")
@@ -62,13 +50,14 @@ class _Account:
         self.windows = windows
         self.pacer = pacer
 
-    def copy(self) -> "_Account":
+    def copy(self) -> "Account":
+        """Another one with the same charges."""
         windows = tuple(window.copy() for window in self.windows)
-        return _Account(windows, self.pacer and self.pacer.copy())
+        return Account(windows, self.pacer and self.pacer.copy())
 
 
 # Under one rate without a burst a key is a bare window: most keys are, and there may be millions.
-_Entry = Window | _Account
+_Entry = Window | Account
 
 
 class MemoryStore:
@@ -91,7 +80,7 @@ class MemoryStore:
         self.evicted = 0
         self.near = 0  # admissions that left a key near a limit
         self.layout = 0  # how often the periods have changed
-        self._fastest = self._pace(tuple(rate.limit for rate in rates))[1]  # pace there has been
+        self.fastest = self._pace(tuple(rate.limit for rate in rates))[1]  # pace there has been
         self.entries: dict[Hashable, _Entry] = {}
         self._past: list[tuple[tuple[Rate, ...], dict[Hashable, _Entry]]] = []
         self._overflow: _Entry | None = None
@@ -147,9 +136,10 @@ class MemoryStore:
         self.near += any(limit and window.total > NEAR * limit for window, limit in pairs)
         return granted, 0.0
 
-    def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
-        """Take the cost whether it fits or not: it has been used already."""
+    def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> float:
+        """Take the cost whether it fits or not: it has been used already. Returns when it was."""
         self._charge(self.entries.get(key) or self._open(key, now), cost, limits, now)
+        return now
 
     def give_back(
         self,
@@ -188,7 +178,7 @@ class MemoryStore:
             looks.append(Look(room, wait, reset, more, "quota" if wait else "nothing"))
         index, pace = self._pace(limits)
         slowest = looks[index]
-        if slowest and isinstance(entry, _Account) and entry.pacer and self.burst is not None:
+        if slowest and isinstance(entry, Account) and entry.pacer and self.burst is not None:
             wait = entry.pacer.wait(cost, now, pace, self.burst)
             room = max(0, entry.pacer.room(now, pace, self.burst))
             reset = entry.pacer.empty_after(now, pace)
@@ -243,7 +233,7 @@ class MemoryStore:
     def change(self, rates: tuple[Rate, ...]) -> None:
         """Use other rates from the next decision on; what is charged stays charged."""
         old, self.rates = self.rates, rates
-        self._fastest = max(self._fastest, self._pace(tuple(rate.limit for rate in rates))[1])
+        self.fastest = max(self.fastest, self._pace(tuple(rate.limit for rate in rates))[1])
         if [rate.per for rate in old] != [rate.per for rate in rates]:
             self.layout += 1
             if self.entries:
@@ -274,7 +264,7 @@ class MemoryStore:
         if len(self.rates) == 1 and self.burst is None:
             return Window()
         pacer = None if self.burst is None else Pacer()
-        return _Account(tuple(Window() for _ in self.rates), pacer)
+        return Account(tuple(Window() for _ in self.rates), pacer)
 
     def _find(self, key: Hashable) -> _Entry | None:
         """What the key is charged to, None if there is nothing yet. Changes no count."""
@@ -318,14 +308,14 @@ class MemoryStore:
         taken = tuple(windows.get(rate.per, oldest).copy() for rate in self.rates)
         if len(taken) == 1 and self.burst is None:
             return taken[0]
-        return _Account(taken, entry.pacer if isinstance(entry, _Account) else None)
+        return Account(taken, entry.pacer if isinstance(entry, Account) else None)
 
     def _fits(self, entry: _Entry, cost: float, limits: Limits, now: float) -> bool:
         """Whether every rate that applies lets the cost pass now."""
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is not None and cost > window.room(now, limit, rate.per):
                 return False
-        if isinstance(entry, _Account) and entry.pacer and self.burst is not None:
+        if isinstance(entry, Account) and entry.pacer and self.burst is not None:
             return entry.pacer.wait(cost, now, self._pace(limits)[1], self.burst) == 0
         return True
 
@@ -335,7 +325,7 @@ class MemoryStore:
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is not None:
                 longest = max(longest, window.wait(cost, now, limit, rate.per))
-        if isinstance(entry, _Account) and entry.pacer and self.burst is not None:
+        if isinstance(entry, Account) and entry.pacer and self.burst is not None:
             _, pace = self._pace(limits)
             longest = max(longest, entry.pacer.wait(cost, now, pace, self.burst))
         return longest
@@ -346,7 +336,7 @@ class MemoryStore:
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is not None:
                 room = min(room, window.room(now, limit, rate.per))
-        if isinstance(entry, _Account) and entry.pacer and self.burst is not None:
+        if isinstance(entry, Account) and entry.pacer and self.burst is not None:
             room = min(room, entry.pacer.room(now, self._pace(limits)[1], self.burst))
         return room
 
@@ -354,7 +344,7 @@ class MemoryStore:
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is not None:
                 window.add(cost, now, span_of(rate.per, self.sub_windows, limit, cost))
-        if isinstance(entry, _Account) and entry.pacer:
+        if isinstance(entry, Account) and entry.pacer:
             entry.pacer.take(cost, now, self._pace(limits)[1])
 
     def _give_back(
@@ -367,8 +357,8 @@ class MemoryStore:
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is not None:
                 given = max(given, window.give_back(cost, at, now, rate.per))
-        if given and isinstance(entry, _Account) and entry.pacer:
-            entry.pacer.give_back(given, at, now, self._pace(limits)[1], self._fastest)
+        if given and isinstance(entry, Account) and entry.pacer:
+            entry.pacer.give_back(given, at, now, self._pace(limits)[1], self.fastest)
         return -given
 
     def _idle_after(self, key: Hashable, entry: _Entry, now: float) -> float:
@@ -379,7 +369,7 @@ class MemoryStore:
         """Seconds until nothing of what is charged matters any more."""
         pairs = zip(self.rates, self._windows(entry), strict=True)
         longest = max(window.empty_after(now, rate.per) for rate, window in pairs)
-        if isinstance(entry, _Account) and entry.pacer:
+        if isinstance(entry, Account) and entry.pacer:
             _, pace = self._pace(tuple(rate.limit for rate in self.rates))
             # With a rate of 0 the pacer never drains, and nothing passes it either.
             longest = max(longest, entry.pacer.empty_after(now, pace) if pace else 0.0)

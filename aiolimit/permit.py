@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from aiolimit.arguments import check_cost
-from aiolimit.errors import shown
+from aiolimit.errors import Source, shown
 from aiolimit.load.gate import Cohort
 from aiolimit.rate import Limit
 
@@ -54,6 +54,7 @@ class Permit:
         "_limit",
         "_limiter",
         "_max_wait",
+        "_source",
         "_verdict",
         "_waited",
         "key",
@@ -71,6 +72,7 @@ class Permit:
     _layout: int | None  # of the store then, if it was charged to some of the rates only
     _later: list[tuple[float, float, Hashable]]  # what `adjust` charged since: time, cost, home
     _cohort: Cohort  # of those who hold a permit of the load controller's
+    _source: Source  # of the decision, where that was not this process
     _verdict: object  # in shadow: what would have become of it; None where it was charged
     _charged_at: float  # in shadow: not when it was granted, but when its turn had come
 
@@ -161,6 +163,11 @@ class Permit:
     def remaining(self) -> float:
         """What its key has left now, as cost."""
         return self._limiter._quota(self).remaining
+
+    @property
+    def source(self) -> Source:
+        """Where it was decided that it may pass: see `aiolimit.errors.Source`."""
+        return getattr(self, "_source", "local")
 
     def adjust(self, cost: float) -> None:
         """Settle the true cost, once it is known. Never refuses, never waits.

@@ -7,14 +7,15 @@ thousands costs a caller no more than a queue of one.
 import asyncio
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from itertools import count
 from math import inf
 from typing import Final, Protocol
 
 from aiolimit.clock import Clock, Timer
+from aiolimit.counts import Limits
+from aiolimit.errors import Source
 from aiolimit.load.gate import UNCOUNTED, Cohort, Obstacle
-from aiolimit.memory import Limits
 
 __all__ = ["GRACE", "Joint", "Queue", "Waiter", "more_generous"]
 
@@ -59,6 +60,7 @@ class Waiter:
     """One caller who waits."""
 
     __slots__ = (
+        "at_once",
         "cohort",
         "cost",
         "deadline",
@@ -66,6 +68,7 @@ class Waiter:
         "granted_at",
         "holds",
         "is_absent",
+        "is_counted",
         "is_held",
         "joint",
         "key",
@@ -73,6 +76,7 @@ class Waiter:
         "limits",
         "order",
         "queue",
+        "source",
     )
 
     def __init__(
@@ -96,6 +100,11 @@ class Waiter:
         self.is_held = False  # whether the gate has it on its list
         self.cohort: Cohort = UNCOUNTED  # what it was counted in when it was let in
         self.is_absent = False  # whether nobody waits: see `shadow.py`
+        # With a store that answers later: whether it waits for quota, and not only for the answer;
+        # whether it would wait for no more than that; where it was decided that it may go.
+        self.is_counted = True
+        self.at_once = False
+        self.source: Source = "local"
         self.joint: Joint | None = None
         self.granted_at: float | None = None
         self.layout: int | None = None  # of the store, if it was charged to some rates only
@@ -113,6 +122,7 @@ class Queue:
         "_timer",
         "_timer_at",
         "_waiters",
+        "asks",
         "cost",
         "due",
         "elsewhere",
@@ -133,6 +143,7 @@ class Queue:
         self.elsewhere = False
         self.expected = -inf
         self.goes_on = False  # whether more may go now, and wait for the loop to come round
+        self.asks = False  # whether a store was asked for the first, and answers later
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._deadlines: list[tuple[float, int, Waiter]] = []
         self._timer: Timer | None = None
@@ -141,9 +152,15 @@ class Queue:
     def __len__(self) -> int:
         return len(self._waiters)
 
+    def __iter__(self) -> Iterator[Waiter]:
+        return iter(self._waiters)
+
+    def __contains__(self, waiter: Waiter) -> bool:
+        return waiter in self._waiters
+
     def due_at(self, now: float) -> float:
         """When the first can go, as far as is known: something else than the quota may say."""
-        if self.held is not None:
+        if self.held is not None or self.asks:
             return now
         return max(now, self.expected) if self.elsewhere else self.due
 
@@ -189,7 +206,7 @@ class Queue:
 
     def wake(self, clock: Clock, now: float, serve: Callable[[Hashable], object]) -> None:
         """Have `serve` called when the first can go or somebody's time runs out."""
-        urgent = self.most_urgent()
+        urgent = None if self.asks else self.most_urgent()
         at = self.due
         if urgent is not None and urgent.deadline < at:
             grace = GRACE if urgent is self.first() else 0.0

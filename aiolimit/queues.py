@@ -20,12 +20,10 @@ from threading import get_ident
 from typing import Final, cast
 
 from aiolimit.clock import Clock
+from aiolimit.counts import Counts, Limits
 from aiolimit.errors import CostTooHigh, Overloaded, RateLimited, Reason
 from aiolimit.load.gate import Gate, Obstacle
-from aiolimit.memory import Limits, MemoryStore
 from aiolimit.queue import GRACE, Queue, Waiter, more_generous
-from aiolimit.ramps import Ramps
-from aiolimit.restrictions import Restrictions
 
 __all__ = ["Queues"]
 
@@ -44,7 +42,7 @@ class Queues:
     def __init__(
         self,
         name: str,
-        store: MemoryStore | Ramps | Restrictions,
+        store: Counts,
         clock: Clock,
         time: Callable[[], float],
         refuse: Callable[[type[RateLimited], Reason, Waiter], RateLimited],
@@ -195,7 +193,7 @@ class Queues:
                 break
         else:
             queue.goes_on = True
-        for _ in range(_AT_ONCE):
+        for _ in range(0 if queue.asks else _AT_ONCE):
             late = queue.most_urgent()
             if late is None or late.deadline > now or queue.due <= now:
                 break
@@ -222,7 +220,7 @@ class Queues:
             return wait
         if self._gate is not None:
             waiter.cohort = self._gate.enter(now, holds=waiter.holds)
-        self.waiting -= queue.remove(waiter)
+        self.waiting -= queue.remove(waiter) and waiter.is_counted
         waiter.granted_at = now
         waiter.layout = self.store.layout if None in limits else None
         return 0.0
@@ -345,14 +343,14 @@ class Queues:
 
     def _remove(self, waiter: Waiter) -> bool:
         removed = waiter.queue.remove(waiter)
-        self.waiting -= removed
+        self.waiting -= removed and waiter.is_counted
         if removed and waiter.joint is not None:
             waiter.joint.leave(waiter)
         return removed
 
     def drop_out(self, waiter: Waiter) -> None:
         """Lose a place because one was lost in another line."""
-        self.waiting -= waiter.queue.remove(waiter)
+        self.waiting -= waiter.queue.remove(waiter) and waiter.is_counted
         self.serve_soon(waiter.queue.key)
 
     def _give_up(self, waiter: Waiter) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Hashable, Mapping
 from math import ceil, floor
 from typing import Final
 
+from aiolimit.counts import Limits, Look
 from aiolimit.eviction import Eviction
-from aiolimit.memory import OVERFLOW, Limits, Look, MemoryStore
+from aiolimit.memory import OVERFLOW, MemoryStore
 from aiolimit.pacer import Pacer
 from aiolimit.warmup import PACE_BURST, Ramp, WarmUp, bent
 
@@ -115,9 +116,14 @@ class Ramps:
                 wait = max(wait, self._wait(key, least, limits, index, now, ahead))
         return 0, wait
 
-    def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
+    def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> float:
         """As `MemoryStore.charge`."""
         self._store.charge(key, cost, limits, now)
+        self.spend(key, cost, limits, now)
+        return now
+
+    def spend(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
+        """Charge the pace alone: the store knows already."""
         if self.warmth(key, now) < 1:
             self._charge(self._of(key, now), cost, limits, now)
 

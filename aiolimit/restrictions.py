@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable
 from math import inf
 from typing import Final
 
+from aiolimit.counts import Counts, Limits, Look
 from aiolimit.eviction import Eviction
-from aiolimit.memory import Limits, Look, MemoryStore
-from aiolimit.ramps import Ramps
+from aiolimit.memory import MemoryStore
 from aiolimit.restriction import Restriction
 
 __all__ = ["Restrictions"]
@@ -28,7 +28,7 @@ class Restrictions:
     def __init__(
         self,
         store: MemoryStore,
-        quota: MemoryStore | Ramps,
+        quota: Counts,
         time: Callable[[], float],
         on_change: Callable[[], object],
         reconsider: Callable[[Hashable], object],
@@ -93,11 +93,12 @@ class Restrictions:
             one.take(granted, now, pace)
         return granted, max(wait, held)
 
-    def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
+    def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> float:
         """As `MemoryStore.charge`."""
-        self._quota.charge(key, cost, limits, now)
+        at = self._quota.charge(key, cost, limits, now)
         if (one := self.by_key.get(key)) is not None:
             one.take(cost, now, self._pace(limits)[0])
+        return at
 
     def give_back(
         self,

@@ -30,8 +30,8 @@ def settle(admission: "Admission", permit: "Permit", cost: float) -> None:
     first_at = getattr(permit, "_charged_at", permit._at)
     if more > 0:
         home = admission.home(permit.key, now)
-        admission.quota.charge(home, more, limits, now)
-        permit._later = [*later, (now, more, home)]
+        at = admission.quota.charge(home, more, limits, now)
+        permit._later = [*later, (at, more, home)]
         admission.reconsider(home)
     while more < 0:
         # The latest charge first: it has the longest to go.

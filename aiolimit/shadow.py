@@ -18,9 +18,9 @@ from collections.abc import Hashable
 from typing import Any, ClassVar, Final, cast
 
 from aiolimit.admission import Admission
+from aiolimit.counts import Limits
 from aiolimit.errors import RateLimited
 from aiolimit.load.gate import UNCOUNTED, Obstacle
-from aiolimit.memory import Limits
 from aiolimit.permit import Permit
 from aiolimit.queue import Waiter
 from aiolimit.settling import settle

@@ -4,12 +4,12 @@ from collections.abc import Callable, Hashable
 from math import inf
 from typing import Final
 
+from aiolimit.counts import Counts, Limits, Look
 from aiolimit.errors import RateLimited, Reason, shown
-from aiolimit.memory import Limits, Look, MemoryStore
+from aiolimit.memory import MemoryStore
 from aiolimit.quota import Quota
 from aiolimit.ramps import Ramps
 from aiolimit.rate import UNLIMITED, Rate
-from aiolimit.restrictions import Restrictions
 from aiolimit.window import Window
 
 __all__ = ["Standings"]
@@ -41,7 +41,7 @@ class Standings:
         home: Callable[[Hashable, float], Hashable],
         max_waiters: int | None,
     ) -> None:
-        self.quota: MemoryStore | Ramps | Restrictions = ramps or store
+        self.quota: Counts = ramps or store
         self._name = name
         self._store = store
         self._ramps = ramps

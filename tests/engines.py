@@ -114,8 +114,9 @@ def cluster(nodes: int = 3, binary: str | Path | None = None) -> Iterator[Sequen
         deadline = time.monotonic() + 30
         while not all(
             b"cluster_state:ok" in raw and f"cluster_known_nodes:{nodes}".encode() in raw
-            for raw in (client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True)
-            for client in clients)
+            for raw in (
+                client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True) for client in clients
+            )
         ):
             assert time.monotonic() < deadline, "the cluster does not form"
             time.sleep(0.05)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from aiolimit.memory import Limits, MemoryStore
+from aiolimit.counts import Limits
+from aiolimit.memory import MemoryStore
 from aiolimit.rate import Rate
 from aiolimit.shared.names import Names
 from aiolimit.shared.script import SCRIPT, Answer, Call, Shape, answer_of
@@ -98,7 +99,7 @@ def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: i
             key, cost, at, engine_at, limits = grants.pop(random_.randrange(len(grants)))
             shape = keeper.shape(key, limits)
             fastest = max(most[0] * 2 / rates[0].per, 1e3)
-            model._fastest = fastest
+            model.fastest = fastest
             given = -model.take(key, -cost, 0, limits, now, at)[0]
             answer = keeper.ask(shape.give_back(now, cost, engine_at, fastest), limits, now)
             assert answer.granted == pytest.approx(given), (key, cost, at, now)
@@ -106,9 +107,7 @@ def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: i
         if all(limit is not None for limit in limits):
             answer = keeper.ask(shape.take(now, []), limits, now)
             looks = model.look(key, 1, limits, now)
-            for window, look, limit, rate in zip(
-                answer.windows, looks, limits, rates, strict=True
-            ):
+            for window, look, limit, rate in zip(answer.windows, looks, limits, rates, strict=True):
                 assert look is not None
                 assert limit is not None
                 if burst is None:

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from aiolimit.counts import Limits
 from aiolimit.errors import Overloaded, RateLimited
 from aiolimit.http import fields
 from aiolimit.http.fields import (
@@ -17,7 +18,6 @@ from aiolimit.http.fields import (
     retry_after,
 )
 from aiolimit.limiter import Limiter
-from aiolimit.memory import Limits
 from aiolimit.rate import Limit
 from aiolimit.window import Window
 

@@ -8,7 +8,7 @@
 -- a promoted replica, no time has passed; from there it goes on, by what was lost so far.
 local unpack, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.ceil
 local HEAD, ENTRY, NEVER = '<dddddd', '<dd', -1 / 0
-local TAKE, CHARGE, GIVE_BACK, DEBIT = 0, 1, 2, 3
+local TAKE, CHARGE, GIVE_BACK, DEBIT, BEAT, LEAVE = 0, 1, 2, 3, 4, 5
 local MARGIN = 1000 -- milliseconds that a key lives longer than it matters
 local SLOW = 3600000 -- the same where a test says what time it is, as that may stand still
 
@@ -162,8 +162,25 @@ local function fitting(count, cost, room)
   return math.min(most, count)
 end
 
+-- The processes that live: each tells so every `interval`, and is taken for gone after three.
+local function census(key, op, text, at)
+  local interval
+  interval, at = unpack('<d', text, at)
+  local member = text:sub(at)
+  if op == BEAT then
+    redis.call('ZADD', key, string.format('%.0f', clock), member)
+    redis.call('PEXPIRE', key, expiry(60 * interval))
+  else
+    redis.call('ZREM', key, member)
+  end
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', clock - 3 * interval))
+  local fresh = string.format('%.0f', clock - 1.25 * interval)
+  return pack('<ddd', redis.call('ZCARD', key), clock, redis.call('ZCOUNT', key, fresh, '+inf'))
+end
+
 local function call(keys, text, first)
   local fixed_now, op, count, has_pacer, has_seeds, at = unpack('<dBBBB', text)
+  if op == BEAT or op == LEAVE then return census(keys[first], op, text, at) end
   local raw = fixed_now >= 0 and fixed_now or clock
   local fixed = fixed_now >= 0
   local windows, now = {}, raw

@@ -58,12 +58,11 @@ def _told(key: object) -> str:
 class Names:
     """The names of one limiter's keys."""
 
-    __slots__ = ("_windows", "pacer", "start")
+    __slots__ = ("_windows", "start")
 
     def __init__(self, prefix: str, limiter: str) -> None:
         self.start = f"{prefix}{limiter.translate(_ESCAPED_NAME)}:"
         self._windows: dict[tuple[tuple[float, ...], int | None], tuple[bytes, ...]] = {}
-        self.pacer = b":pace"
 
     def of(self, key: Hashable) -> bytes:
         """The part that all windows of a key have in common."""
@@ -81,7 +80,7 @@ class Names:
             parts = "log" if sub_windows is None else str(sub_windows)
             ends: list[bytes] = []
             for per in pers:
-                end = f":{per:.6g}:{parts}".encode() if per < 1e5 else f":{per:.0f}:{parts}".encode()
+                end = f":{Rate(1, per).period}:{parts}".encode()
                 # A second rate with the same period counts by itself.
                 same = sum(other.split(b"#")[0] == end for other in ends)
                 ends.append(end + (b"#%d" % same if same else b""))

@@ -12,17 +12,31 @@ from math import ceil, inf
 from struct import Struct, unpack_from
 from typing import Final, NamedTuple
 
-from aiolimit.memory import Limits
+from aiolimit.counts import Limits
 from aiolimit.pacer import Pacer
 from aiolimit.rate import Rate
 from aiolimit.window import Window
 
-__all__ = ["SCRIPT", "SHA", "Answer", "Call", "HeardWindow", "Refused", "Shape", "answer_of"]
+__all__ = [
+    "SCRIPT",
+    "SHA",
+    "Answer",
+    "Call",
+    "HeardWindow",
+    "Refused",
+    "Shape",
+    "answer_of",
+    "beat",
+    "census_of",
+    "error_of",
+    "leave",
+    "touching",
+]
 
 SCRIPT: Final = files("aiolimit.shared").joinpath("engine.lua").read_text()
 SHA: Final = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
-_TAKE, _CHARGE, _GIVE_BACK, _DEBIT = range(4)
+_TAKE, _CHARGE, _GIVE_BACK, _DEBIT, _BEAT, _LEAVE = range(6)
 _MICRO: Final = 1e6
 _DOUBLE: Final = Struct("<d")
 _WINDOW: Final = Struct("<ddI")
@@ -67,10 +81,12 @@ class Answer(NamedTuple):
 
     granted: how many callers were let in; of what was given back how much was taken.
     at: the engine's time of it, microseconds: it means something to that engine only.
+    heard: this process's time when the answer came.
     """
 
     granted: float
     at: float
+    heard: float
     windows: list[HeardWindow]
     pacer: Pacer | None
 
@@ -150,14 +166,52 @@ class Shape(NamedTuple):
         return Call(self.keys, _DOUBLE.pack(fixed) + bytes((verb,)) + self.head + rest)
 
 
-def answer_of(raw: bytes, windows: int, has_pacer: bool, heard: float) -> Answer:
-    """Read an answer; `heard` is the time of this process when it came.
+def touching(call: Call) -> Call:
+    """The same call in so far as it writes, which changes nothing: to see whether that works."""
+    verb, windows, pacer = call.text[8:11]
+    if verb == _BEAT:
+        return call
+    head = 12 + windows * _WINDOW.size + pacer * _PACER.size
+    text = call.text[:8] + bytes((_CHARGE,)) + call.text[9:head] + _DOUBLE.pack(0.0)
+    return Call(call.keys, text)
 
-    Raises `Refused` where the engine could not do it.
-    """
+
+def beat(key: bytes, member: bytes, interval: float) -> Call:
+    """Tell that a process lives; it is answered how many do. The interval is in seconds."""
+    return Call((key,), _beat(_BEAT, interval) + member)
+
+
+def leave(key: bytes, member: bytes) -> Call:
+    """Tell that a process goes."""
+    return Call((key,), _beat(_LEAVE, 1.0) + member)
+
+
+def _beat(verb: int, interval: float) -> bytes:
+    return _DOUBLE.pack(-1.0) + bytes((verb, 1, 0, 0)) + _DOUBLE.pack(interval * _MICRO)
+
+
+class Census(NamedTuple):
+    """How many processes live, and how many of them have told so just now."""
+
+    alive: int
+    fresh: int
+
+
+def census_of(raw: bytes) -> Census:
+    """Read the answer to `beat`."""
+    alive, _, fresh = _GIVE.unpack_from(raw)
+    return Census(int(alive), int(fresh))
+
+
+def error_of(raw: bytes) -> Refused | None:
+    """What went wrong with one call of a batch, if something did."""
+    (granted,) = _DOUBLE.unpack_from(raw)
+    return Refused(raw[_ENTRY.size :].decode("utf-8", "replace")) if granted < 0 else None
+
+
+def answer_of(raw: bytes, windows: int, has_pacer: bool, heard: float) -> Answer:
+    """Read an answer; `heard` is the time of this process when it came."""
     granted, at = _ENTRY.unpack_from(raw)
-    if granted < 0:
-        raise Refused(raw[_ENTRY.size :].decode("utf-8", "replace"))
     offset = _ENTRY.size
     found: list[HeardWindow] = []
     for _ in range(windows):
@@ -172,7 +226,7 @@ def answer_of(raw: bytes, windows: int, has_pacer: bool, heard: float) -> Answer
         if length:
             _, since, ahead = _PACER_STATE.unpack_from(raw, offset + _LENGTH.size)
             pacer.at, pacer.ahead = heard - (at - since) / _MICRO, ahead
-    return Answer(granted, at, found, pacer)
+    return Answer(granted, at, heard, found, pacer)
 
 
 def _window(raw: bytes, offset: int, length: int, at: float, heard: float) -> HeardWindow:

@@ -1,0 +1,214 @@
+"""Callers of a limiter whose store answers later: those who have asked, and those who wait.
+
+As `Queues`, with one thing more. A caller of whose key nothing is known that stands in its way
+has a place at once, and waits for the answer. Only if the answer is "no" does it wait for its
+turn, or is refused: it is looked at then, as others are when they come.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Hashable
+from math import inf
+from typing import Any, Final
+
+from aiolimit.counts import Limits
+from aiolimit.errors import QueueFull
+from aiolimit.load.gate import Obstacle
+from aiolimit.queue import GRACE, Queue, Waiter
+from aiolimit.queues import Queues
+from aiolimit.shared.quota import TRUST, SharedQuota
+from aiolimit.shared.script import Run
+
+__all__ = ["SharedQueues"]
+
+_ASKED: Final = 1024  # callers in one call
+_GATED: Final = 32  # the same where a load controller may hold some of them up
+
+
+class SharedQueues(Queues):
+    """All queues of one limiter, whose quota is asked for."""
+
+    def __init__(
+        self, *arguments: Any, quota: SharedQuota, max_waiters: int | None, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.quota = quota
+        self._max_waiters = max_waiters
+        self._new: dict[Hashable, list[Waiter]] = {}  # who waits for an answer, by key
+        self._looked_after: set[Hashable] = set()
+        #: What ends the waiting where nobody passes without the engine.
+        self.unavailable: Callable[[Hashable], Exception] = lambda _key: ConnectionError()
+
+    def add(
+        self,
+        home: Hashable,
+        key: Hashable,
+        cost: float,
+        limits: Limits | None,
+        now: float,
+        wait: float,
+        deadline: float,
+        holds: bool,
+        held: Obstacle | None,
+    ) -> Waiter:
+        """Give a caller a place: that of one who waits, or of one who has asked if `wait` is 0."""
+        queue = self.by_key.get(home)
+        if wait or held is not None or (queue is not None and not queue.asks):
+            waiter = super().add(home, key, cost, limits, now, wait, deadline, holds, held)
+            self._look_after(home)
+            return waiter
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop:
+            self.check_loop()
+        if queue is None:
+            queue = self.by_key[home] = Queue(home)
+            queue.asks = True
+        waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future(), holds)
+        waiter.is_counted, waiter.at_once = False, deadline <= now
+        queue.add(waiter)
+        self._new.setdefault(home, []).append(waiter)
+        self.quota.ask(home, self.limits_of(waiter))
+        return waiter
+
+    def serve(self, home: Hashable) -> None:
+        """As always; who cannot go for long is looked after, as others may give back meanwhile."""
+        super().serve(home)
+        self._look_after(home)
+
+    def take_for(self, waiter: Waiter, now: float) -> float:
+        """Spend what was granted on the first of a queue, or ask for it."""
+        wait = super().take_for(waiter, now)
+        if waiter.granted_at is not None:
+            waiter.granted_at, waiter.source = self.quota.charged_at, self.quota.source_of_grant
+        elif wait == inf:
+            waiter.queue.asks = True
+        elif self.quota.contention:
+            wait += self._jitter(waiter)
+        return wait
+
+    def wait_for(self, waiter: Waiter, now: float) -> float:
+        """Seconds until what the first of a queue asks for could be charged; else it is asked."""
+        home, limits = waiter.queue.key, self.limits_of(waiter)
+        wait = super().wait_for(waiter, now)
+        if wait or self.quota.covers(home, waiter.cost, limits):
+            return wait
+        self.quota.ask(home, limits)
+        waiter.queue.asks = True
+        return inf
+
+    def wanted(self, key: Hashable) -> tuple[list[Run], Limits] | None:
+        """What the first ones ask for, who ask under the same limits; None if nobody waits."""
+        queue = self.by_key.get(key)
+        runs: list[Run] = []
+        limits: Limits = self.limits
+        most, total, left = inf, 0.0, _ASKED if self._gate is None else _GATED
+        for waiter in () if queue is None else iter(queue):
+            if waiter.future.done():
+                continue
+            own = self.limits_of(waiter)
+            if not runs:
+                limits = own
+                most = min((one for one in own if one is not None), default=inf)
+            elif (own is not limits and own != limits) or waiter.joint is not None:
+                break
+            if runs and runs[-1][0] == waiter.cost:
+                runs[-1] = waiter.cost, runs[-1][1] + 1
+            else:
+                runs.append((waiter.cost, 1))
+            total += waiter.cost
+            left -= 1
+            if total >= most or not left or waiter.joint is not None or self.quota.is_paced:
+                break
+        return (runs, limits) if runs else None
+
+    def is_joint(self, key: Hashable) -> bool:
+        """Whether the first waits for another limiter besides."""
+        queue = self.by_key.get(key)
+        first = None if queue is None else queue.first()
+        return first is not None and first.joint is not None
+
+    def answered(self, key: Hashable) -> None:
+        """The engine has answered, or will not: let in who may go, and look at the others."""
+        queue = self.by_key.get(key)
+        new = self._new.pop(key, [])
+        if queue is None:
+            return
+        queue.asks = False
+        self.serve(key)
+        left = [waiter for waiter in new if waiter in queue]
+        if not left:
+            return
+        if queue.asks:  # there was room for some, and perhaps there is for more
+            self._new[key] = left + self._new.get(key, [])
+            return
+        now, ahead = self.time(), queue.cost - sum(waiter.cost for waiter in left)
+        for waiter in left:
+            if waiter.future.done():
+                self._give_up(waiter)
+                continue
+            if self._max_waiters is not None and self.waiting >= self._max_waiters:
+                self.refuse_now(waiter, QueueFull, "queue_full")
+                continue
+            if waiter.deadline < inf:
+                limits = self.limits_of(waiter)
+                if now + self._estimate(queue, ahead, waiter.cost, limits, now) > (
+                    waiter.deadline + GRACE
+                ):
+                    self._fail(waiter)
+                    continue
+            waiter.is_counted = True
+            self.waiting += 1
+            ahead += waiter.cost
+        self.serve(key)
+
+    def fail(self, key: Hashable, most: int) -> None:
+        """The engine did not answer, and nobody passes then: end the waiting of the first ones."""
+        queue = self.by_key.get(key)
+        if queue is None:
+            return
+        for waiter in queue.waiters()[: most or None]:
+            if waiter.future.done():
+                self._give_up(waiter)
+            else:
+                self._remove(waiter)
+                waiter.future.set_exception(self.unavailable(waiter.key))
+        self.answered(key)
+
+    def check_loop(self, *, to_serve: bool = False) -> None:
+        """As always; who waited on a loop that ended has asked for nothing."""
+        old = self.loop
+        super().check_loop(to_serve=to_serve)
+        if self.loop is not old:
+            self._new.clear()
+            self._looked_after.clear()
+            self.quota.begin_anew()
+
+    def _drop(self, queue: Queue) -> None:
+        super()._drop(queue)
+        self._new.pop(queue.key, None)
+
+    def _look_after(self, home: Hashable) -> None:
+        """Ask again before its time comes where that is long, as what is known grows old."""
+        queue = self.by_key.get(home)
+        if queue is None or queue.asks or home in self._looked_after:
+            return
+        soon = self.quota.looks_again(home)
+        if soon is None or queue.due - self.time() <= soon:
+            return
+        self._looked_after.add(home)
+
+        def look() -> None:
+            self._looked_after.discard(home)
+            self.serve(home)
+
+        self._clock.call_later(soon, look)
+
+    def _jitter(self, waiter: Waiter) -> float:
+        """Seconds by which to come later than others who heard the same; more the more come."""
+        spans = [
+            rate.per / max(1, min(self.quota.mirror.sub_windows or limit, limit))
+            for rate, limit in zip(self.quota.mirror.rates, self.limits_of(waiter), strict=True)
+            if limit
+        ]
+        span = min(spans, default=0.0)
+        return min(TRUST, span * self.quota.contention) * random.random()  # noqa: S311

@@ -1,0 +1,39 @@
+"""What this process knows of the keys in the engine: their windows, as they were told last."""
+
+from collections.abc import Hashable
+from math import inf
+
+from aiolimit.counts import Limits
+from aiolimit.memory import Account, MemoryStore
+from aiolimit.shared.script import Answer
+from aiolimit.window import Window
+
+__all__ = ["heard_at", "learn"]
+
+
+def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> None:
+    """Take over what the engine told of the windows that those limits apply to."""
+    entry = store._find(key)
+    if entry is None:
+        if store.max_keys is not None and len(store) >= store.max_keys:
+            oldest = next(iter(store.entries), None)
+            if oldest is not None:
+                del store.entries[oldest]  # what is not known of a key is asked again
+        store.on_new_key()
+    if len(limits) == 1 and store.burst is None:
+        store.entries[key] = answer.windows[0]
+        return
+    told = iter(answer.windows)
+    known = entry.windows if isinstance(entry, Account) else (None,) * len(limits)
+    windows = tuple(
+        next(told) if limit is not None else old or Window()
+        for limit, old in zip(limits, known, strict=True)
+    )
+    store.entries[key] = Account(windows, answer.pacer)
+
+
+def heard_at(store: MemoryStore, key: Hashable) -> float:
+    """When the engine told of the key, this process's time; for ever ago if it never did."""
+    entry = store.entries.get(key)
+    windows = (entry,) if isinstance(entry, Window) else () if entry is None else entry.windows
+    return max((getattr(window, "heard", -inf) for window in windows), default=-inf)

@@ -1,0 +1,236 @@
+"""What goes to one node of the engine: everything of one tick of the loop together.
+
+1. Callers never touch a socket. They leave a job, and are told; so a cancelled caller cannot spoil
+   a connection, and nobody waits for a connection to be free.
+2. At most two batches are under way. What comes meanwhile goes with the next one.
+3. A batch has a deadline. When it fails, nothing of it is sent again: what may have been done is
+   counted as done. What was not sent yet fails with it, so that nobody waits for two deadlines.
+4. While the breaker is open nothing is sent but one call now and then, which nobody waits for.
+"""
+
+import asyncio
+import contextvars
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from aiolimit.clock import Clock, Timer
+from aiolimit.shared.breaker import Breaker
+from aiolimit.shared.script import Call, touching
+
+__all__ = ["Engine", "Job", "Sender"]
+
+_UNDER_WAY: Final = 2
+_MOST: Final = 512  # calls in a batch
+_KEPT: Final = 10_000  # corrections that wait for an engine that is silent
+
+_log = logging.getLogger("aiolimit")
+
+#: Runs calls on a node: one answer each, or the error that one of them met.
+Engine = Callable[[Sequence[Call]], Awaitable[Sequence[bytes | Exception]]]
+
+
+class Job(Protocol):
+    """One thing that is asked of the engine.
+
+    keeps: whether it can wait for an engine that is silent, as a correction can.
+    """
+
+    keeps: bool
+
+    def compose(self) -> Call | None:
+        """The call, as it is wanted by now; None if it is not any more."""
+        ...
+
+    def answer(self, raw: bytes) -> None:
+        """It was done."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """It was not done, or nobody knows whether it was."""
+        ...
+
+
+class Sender:
+    """The batches to one node, on one event loop.
+
+    name: of the node, for the log.
+    timeout: seconds that a batch may take.
+    on_recovery: called when the engine answers again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Engine,
+        timeout: float,
+        clock: Clock,
+        breaker: Breaker,
+        on_recovery: Callable[[], object],
+    ) -> None:
+        self.name = name
+        self.breaker = breaker
+        self.loop = asyncio.get_running_loop()
+        self.batches = 0  # sent so far
+        self.calls = 0  # in them
+        self._run = run
+        self._timeout = timeout
+        self._clock = clock
+        self._on_recovery = on_recovery
+        self._jobs: deque[Job] = deque()
+        self._kept: deque[Job] = deque(maxlen=_KEPT)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_due = False
+        self._retry: Timer | None = None
+        self._failed_call: Call | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is still to come."""
+        return bool(self._tasks or self._jobs)
+
+    def put(self, job: Job) -> None:
+        """Send a job with the next batch. Who may not wait asks the breaker before."""
+        if self.breaker.is_open:
+            self._refuse(job, ConnectionError(f"{self.name} does not answer"))
+            return
+        self._jobs.append(job)
+        if not self._is_due and len(self._tasks) < _UNDER_WAY:
+            self._is_due = True
+            self.loop.call_soon(self._flush)
+
+    async def close(self) -> None:
+        """Send what is left, and stop trying."""
+        if self._retry is not None:
+            self._retry.cancel()
+        while self.is_busy:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            else:
+                await asyncio.sleep(0)
+
+    def _flush(self) -> None:
+        self._is_due = False
+        jobs: list[Job] = []
+        calls: list[Call] = []
+        while self._jobs and len(jobs) < _MOST:
+            job = self._jobs.popleft()
+            call = job.compose()
+            if call is not None:
+                jobs.append(job)
+                calls.append(call)
+        if jobs:
+            # Nobody's context: a batch is sent for many.
+            send = self._send(jobs, calls)
+            task = self.loop.create_task(send, context=contextvars.Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._after)
+
+    def _after(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._jobs and not self._is_due:
+            self._flush()
+
+    async def _send(self, jobs: Sequence[Job], calls: Sequence[Call]) -> None:
+        self.batches += 1
+        self.calls += len(calls)
+        try:
+            async with asyncio.timeout(self._timeout):
+                answers = await self._run(calls)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the callers' policy decides)
+            self._fail(jobs, calls[0], error)
+            return
+        except asyncio.CancelledError:
+            self._fail(jobs, calls[0], ConnectionError("the batch was cancelled"))
+            raise
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        if len(errors) == len(jobs):
+            self._fail(jobs, calls[0], errors[0])
+            return
+        self._succeed()
+        for job, answer in zip(jobs, answers, strict=True):
+            try:
+                if isinstance(answer, Exception):
+                    _log.error("%s: one call failed: %s", self.name, answer)
+                    job.fail(answer)
+                else:
+                    job.answer(answer)
+            except Exception as error:  # noqa: BLE001 (one key's own methods; the others go on)
+                self._report(error)
+
+    def _fail(self, jobs: Sequence[Job], call: Call, error: Exception) -> None:
+        self._failed_call = call
+        now = self._clock.time()
+        if self.breaker.failed(now, random.random()):  # noqa: S311
+            _log.warning(
+                "%s does not answer (%s: %s): it is not asked for now, and tried again in %.1f s",
+                *(self.name, type(error).__name__, error, self.breaker.retry_at - now),
+            )
+        if self.breaker.is_open:
+            self._retry_later(now)
+        unsent = list(self._jobs)
+        self._jobs.clear()
+        for job in jobs:
+            try:
+                job.fail(error)
+            except Exception as raised:  # noqa: BLE001
+                self._report(raised)
+        for job in unsent:
+            self._refuse(job, error)
+
+    def _refuse(self, job: Job, error: Exception) -> None:
+        """A job that was not sent: it fails, or waits until the engine is back."""
+        if job.keeps:
+            self._kept.append(job)
+            if not self.breaker.is_open:
+                self._put_kept()
+            return
+        try:
+            job.fail(error)
+        except Exception as raised:  # noqa: BLE001
+            self._report(raised)
+
+    def _succeed(self) -> None:
+        if self.breaker.succeeded():
+            _log.warning("%s answers again", self.name)
+            self._put_kept()
+            self._on_recovery()
+
+    def _put_kept(self) -> None:
+        kept = list(self._kept)
+        self._kept.clear()
+        for job in kept:
+            self.put(job)
+
+    def _retry_later(self, now: float) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        delay = max(0.0, self.breaker.retry_at - now)
+        self._retry = self._clock.call_later(delay, self._try)
+
+    def _try(self) -> None:
+        self._retry = None
+        if self._failed_call is not None and not self.loop.is_closed():
+            task = self.loop.create_task(self._probe(self._failed_call))
+            self._tasks.add(task)
+            task.add_done_callback(self._after)
+
+    async def _probe(self, call: Call) -> None:
+        """One real call that writes, for nobody."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                (answer,) = await self._run((touching(call),))
+            if isinstance(answer, Exception):
+                raise answer
+        except Exception:  # noqa: BLE001 (it is still silent: that is what was asked)
+            now = self._clock.time()
+            self.breaker.failed(now, random.random())  # noqa: S311
+            self._retry_later(now)
+        else:
+            self._succeed()
+
+    def _report(self, error: Exception) -> None:
+        message = f"{self.name}: an answer could not be handled"
+        self.loop.call_exception_handler({"message": message, "exception": error})

@@ -1,0 +1,234 @@
+"""How one limiter shares: where its calls go, how many processes there are, what it may ask for.
+
+Each process tells the engine so every second that it lives. So every one knows how many share a
+limit, and what its part is while the engine is silent. When the engine is back, some processes
+notice before others, who still use their own part: so until all have told that they are back, and
+for a while at most, those who are ask for no more than their parts of the limit.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Callable, Hashable
+from math import floor
+from typing import Final, Literal, Protocol, TypeAlias
+
+from aiolimit.counts import Limits
+from aiolimit.errors import Source
+from aiolimit.rate import Rate
+from aiolimit.shared.names import Names
+from aiolimit.shared.script import Call, beat, census_of, leave
+from aiolimit.shared.sender import Job, Sender
+
+__all__ = ["Link", "Policy", "Sharing", "StoreOptions"]
+
+_BEAT: Final = 1.0  # seconds
+_OFTEN: Final = 0.25  # seconds, while others come back
+_COMING_BACK: Final = 13.0  # seconds: nobody tries less often than that
+
+#: What to do while the engine does not answer; see `aiolimit.redis.RedisStore`.
+Policy: TypeAlias = Literal["local", "open", "closed", "raise"]
+
+_SOURCE: Final[dict[Policy, Source]] = {
+    "local": "local",
+    "open": "open",
+    "closed": "closed",
+    "raise": "closed",
+}
+
+
+class StoreOptions(Protocol):
+    """What the user has said of the store."""
+
+    prefix: str
+    on_store_error: Policy
+    processes: int | None
+    lease: float | None
+
+
+class Link(Protocol):
+    """The way to the engine, on one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    member: bytes
+    only: Sender | None  # where all calls go, if there is one place
+    on_recovery: "weakref.WeakSet[Sharing]"
+
+    def sender(self, key: bytes) -> Sender:
+        """Where calls for that key go."""
+        ...
+
+    def time(self) -> float:
+        """The time by which the engine is tried again."""
+        ...
+
+    async def delete(self, keys: list[bytes]) -> None:
+        """Delete keys that are in one slot."""
+        ...
+
+    async def delete_all(self, start: str) -> None:
+        """Delete all keys of windows that begin like that."""
+        ...
+
+
+class Sharing:
+    """See above. One for each limiter.
+
+    link: gives the way to the engine on the running loop.
+    """
+
+    def __init__(self, options: StoreOptions, limiter: str, link: Callable[[], Link]) -> None:
+        self.policy: Policy = options.on_store_error
+        self.policy_source: Source = _SOURCE[self.policy]
+        self.names = Names(options.prefix, limiter)
+        self.on_recovery: Callable[[], object] = lambda: None
+        self.on_close: Callable[[], object] = lambda: None
+        self._given = options.processes
+        self._lease = options.lease
+        self._link_of = link
+        self._link: Link | None = None
+        self._alive = 1
+        self._fresh = 1
+        self._coming_back_until = 0.0
+        self._registry = f"{self.names.start}processes".encode("utf-8", "surrogatepass")
+
+    # --- where calls go --------------------------------------------------------------------
+
+    def link(self) -> Link:
+        """The way to the engine on the running loop; from the first use on this process counts."""
+        link = self._link
+        if link is None or link.loop.is_closed() or not link.loop.is_running():
+            link = self._link_of()
+            if link is not self._link:
+                self._link = link
+                link.on_recovery.add(self)
+                self._beat_on(link)
+        return link
+
+    def sender(self, key: Hashable) -> Sender:
+        """Where calls for that key go."""
+        link = self.link()
+        return link.only or link.sender(self.names.of(key))
+
+    def put(self, key: Hashable, job: Job) -> None:
+        """Ask the engine for something."""
+        self.sender(key).put(job)
+
+    def is_silent(self, key: Hashable) -> bool:
+        """Whether the engine, or the node that has the key, is not asked for now."""
+        return self.sender(key).breaker.is_open
+
+    def retry_after(self, key: Hashable) -> float:
+        """Seconds until it is tried again, if it is not asked for now."""
+        return max(0.05, self.sender(key).breaker.retry_at - self.link().time())
+
+    def recovered(self) -> None:
+        """A node answers again."""
+        link = self._link
+        if link is None:
+            return
+        self._fresh = 1
+        self._coming_back_until = link.time() + _COMING_BACK
+        self._beat(link)
+        self.on_recovery()
+
+    # --- how many share --------------------------------------------------------------------
+
+    @property
+    def processes(self) -> int:
+        """How many processes share the limit, this one included: as was said, or as is known."""
+        return self._given or self._alive
+
+    def part(self) -> float:
+        """Which part of a limit may be asked for: 1 unless others have yet to come back."""
+        link = self._link
+        if not self._coming_back_until or link is None:
+            return 1.0
+        if self._fresh >= self.processes or link.time() >= self._coming_back_until:
+            self._coming_back_until = 0.0
+            return 1.0
+        return self._fresh / self.processes
+
+    def counted(self, alive: int, fresh: int) -> None:
+        """The engine has told how many live, and how many of them have told so just now."""
+        self._fresh = fresh
+        if not self._coming_back_until:
+            self._alive = max(1, alive)
+
+    def _beat(self, link: Link) -> None:
+        link.sender(self._registry).put(_Beat(self, beat(self._registry, link.member, _BEAT)))
+
+    def _beat_on(self, link: Link) -> None:
+        """Tell from now on that this process lives, for as long as the limiter is in use."""
+        me = weakref.ref(self)
+
+        def again() -> None:
+            sharing = me()
+            if sharing is None or sharing._link is not link:
+                return
+            if not link.sender(sharing._registry).breaker.is_open:
+                sharing._beat(link)
+            delay = _OFTEN if sharing._coming_back_until else _BEAT
+            link.loop.call_later(delay, again)
+
+        again()
+
+    async def forget(
+        self, key: Hashable | None, sub_windows: int | None, rates: tuple[Rate, ...]
+    ) -> None:
+        """Delete the windows of one key under those rates, or all that the limiter has."""
+        link = self.link()
+        if key is None:
+            await link.delete_all(self.names.start)
+            return
+        base = self.names.of(key)
+        ends = (*self.names.windows(rates, sub_windows), b":pace")
+        await link.delete([base + end for end in ends])
+
+    def depart(self) -> None:
+        """Give back what was taken ahead, and tell that this process goes."""
+        if self._link is not None:
+            self.on_close()
+            sender = self._link.sender(self._registry)
+            sender.put(_Beat(self, leave(self._registry, self._link.member)))
+            self._link = None
+
+    # --- leases ----------------------------------------------------------------------------
+
+    def batch(self, limits: Limits) -> int:
+        """How much may be taken ahead: P batches are at most the share that was allowed."""
+        if self._lease is None:
+            return 0
+        least = min((one for one in limits if one is not None), default=0.0)
+        batch = floor(self._lease * least / self.processes)
+        return batch if batch > 1 else 0
+
+    def lease_life(self, limits: Limits, rates: tuple[Rate, ...]) -> float:
+        """Seconds for which it may be spent: a tenth of the shortest window."""
+        if not self.batch(limits):
+            return 0.0
+        return (
+            min(rate.per for rate, one in zip(rates, limits, strict=True) if one is not None) / 10
+        )
+
+
+class _Beat:
+    """This process lives, or goes."""
+
+    __slots__ = ("_call", "_sharing")
+
+    keeps = False
+
+    def __init__(self, sharing: Sharing, call: Call) -> None:
+        self._sharing = sharing
+        self._call = call
+
+    def compose(self) -> Call | None:
+        """As it is."""
+        return self._call
+
+    def answer(self, raw: bytes) -> None:
+        """So many live."""
+        self._sharing.counted(*census_of(raw))
+
+    def fail(self, _error: Exception) -> None:
+        """The next one tells."""
