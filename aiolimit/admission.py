@@ -44,6 +44,8 @@ class Admission(Refusing):
 
     #: Whether what is decided is only counted, and refuses nobody.
     shadow: ClassVar[bool] = False
+    #: Whether the counts are here; else a store is asked, which answers later.
+    is_here: ClassVar[bool] = True
 
     __slots__ = (
         "_load",

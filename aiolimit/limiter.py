@@ -414,7 +414,8 @@ class Limiter(OneOfAKind):
         self._lane_limit = store.rates[0].limit
         # Whole, as whole numbers compare faster; what is a fraction above it is looked at again.
         self._lane_mark = floor(NEAR * self._lane_limit)
-        if len(store.rates) == 1 and store.burst is None and store.sub_windows is not None:
+        is_plain = len(store.rates) == 1 and store.burst is None and self._admission.is_here
+        if is_plain and store.sub_windows is not None:
             restrictions = self._admission.restrictions
             free = not self._queues.by_key and not (restrictions and restrictions.by_key)
             if self._lane_limit > store.sub_windows and free:

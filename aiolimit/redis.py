@@ -32,7 +32,7 @@ from aiolimit.identity import OneOfAKind
 from aiolimit.shared.address import Address, address_of
 from aiolimit.shared.admission import SharedAdmission, SharedShadowAdmission
 from aiolimit.shared.breaker import Breaker
-from aiolimit.shared.script import SCRIPT, SHA, Call, error_of
+from aiolimit.shared.script import SCRIPT, SHA, Call, answers_of, batch_of
 from aiolimit.shared.sender import Sender
 from aiolimit.shared.sharing import Policy, Sharing
 
@@ -263,7 +263,7 @@ class _Link:
             if isinstance(one, Exception):
                 answers += [one] * len(group)
             else:
-                answers += [error_of(raw) or raw for raw in one]
+                answers += answers_of(one)
         if any("READONLY" in str(one) for one in answers if isinstance(one, Exception)):
             await self.client.connection_pool.disconnect(inuse_connections=False)
         return answers
@@ -289,9 +289,7 @@ class _Link:
             scripts = [_command([calls[at]], SCRIPT) for at in again]
             for at, one in zip(again, await self._execute_in_cluster(scripts), strict=True):
                 found[at] = one
-        return [
-            one if isinstance(one, Exception) else (error_of(one[0]) or one[0]) for one in found
-        ]
+        return [one if isinstance(one, Exception) else answers_of(one)[0] for one in found]
 
     async def _execute_in_cluster(self, commands: list[list[Any]]) -> list[Any]:
         pipeline = self.client.pipeline()
@@ -306,9 +304,8 @@ def _grouped(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
 
 
 def _command(calls: Sequence[Call], script: str) -> list[Any]:
-    keys = [key for call in calls for key in call.keys]
-    texts = [call.text for call in calls]
-    return ["EVALSHA" if script is SHA else "EVAL", script, len(keys), *keys, *texts]
+    keys, text = batch_of(calls)
+    return ["EVALSHA" if script is SHA else "EVAL", script, len(keys), *keys, text]
 
 
 async def _closing(client: Any) -> AsyncGenerator[None]:

@@ -10,7 +10,7 @@ from aiolimit.counts import Limits
 from aiolimit.memory import MemoryStore
 from aiolimit.rate import Rate
 from aiolimit.shared.names import Names
-from aiolimit.shared.script import SCRIPT, Answer, Call, Shape, answer_of
+from aiolimit.shared.script import SCRIPT, Answer, Call, Shape, answers_of, batch_of
 from tests.engines import engine, redis_server
 
 
@@ -32,18 +32,18 @@ class Keeper:
         self.rates, self.sub_windows, self.burst = rates, sub_windows, burst
         self.names = Names("test:", "model")
 
-    def shape(self, key: str, limits: Limits) -> Shape:
+    def shape(self, limits: Limits) -> Shape:
         ends = self.names.windows(self.rates, self.sub_windows)
-        base = self.names.of(key)
-        return Shape.of(base, ends, self.rates, limits, self.sub_windows, self.burst)
+        return Shape(ends, self.rates, limits, self.sub_windows, self.burst)
 
     def run(self, *calls: Call) -> list[bytes]:
-        keys = [key for call in calls for key in call.keys]
-        return list(self.script(keys=keys, args=[call.text for call in calls]))
+        keys, text = batch_of(calls)
+        answers = answers_of(self.script(keys=keys, args=[text]))
+        return [answer for answer in answers if isinstance(answer, bytes)]
 
-    def ask(self, call: Call, limits: Limits, now: float) -> Answer:
-        windows = sum(limit is not None for limit in limits)
-        return answer_of(self.run(call)[0], windows, self.burst is not None, now)
+    def ask(self, shape: Shape, call: Call, now: float) -> Answer:
+        (answer,) = self.run(call)
+        return shape.answer(answer, now)
 
 
 CASES = [
@@ -78,7 +78,7 @@ def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: i
             limits = tuple(limit and limit * random_.choice([0.5, 2]) for limit in limits)
         if all(limit is None for limit in limits):
             continue
-        shape = keeper.shape(key, limits)
+        shape, name = keeper.shape(limits), keeper.names.of(key)
         verb = random_.random()
         if verb < 0.75:
             cost = random_.choice([1, 1, 1, 2, 3, 0.5])
@@ -86,26 +86,26 @@ def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: i
             granted = 0
             while granted < count and model.take(key, cost, cost, limits, now)[0]:
                 granted += 1
-            answer = keeper.ask(shape.take(now, [(cost, count)]), limits, now)
+            answer = keeper.ask(shape, shape.take(name, now, [(cost, count)]), now)
             assert answer.granted == granted, (now, key, cost, count, limits)
             if granted:
                 grants.append((key, cost * granted, now, answer.at, limits))
         elif verb < 0.85:
             cost = random_.choice([1, 4])
             model.charge(key, cost, limits, now)
-            keeper.ask(shape.charge(now, cost), limits, now)
+            keeper.ask(shape, shape.charge(name, now, cost), now)
             grants.append((key, cost, now, now * 1e6, limits))
         elif grants:
             key, cost, at, engine_at, limits = grants.pop(random_.randrange(len(grants)))
-            shape = keeper.shape(key, limits)
+            shape, name = keeper.shape(limits), keeper.names.of(key)
             fastest = max(most[0] * 2 / rates[0].per, 1e3)
             model.fastest = fastest
             given = -model.take(key, -cost, 0, limits, now, at)[0]
-            answer = keeper.ask(shape.give_back(now, cost, engine_at, fastest), limits, now)
+            answer = keeper.ask(shape, shape.give_back(name, now, cost, engine_at, fastest), now)
             assert answer.granted == pytest.approx(given), (key, cost, at, now)
         # What the answer tells of the windows is what they are.
         if all(limit is not None for limit in limits):
-            answer = keeper.ask(shape.take(now, []), limits, now)
+            answer = keeper.ask(shape, shape.take(name, now, []), now)
             looks = model.look(key, 1, limits, now)
             for window, look, limit, rate in zip(answer.windows, looks, limits, rates, strict=True):
                 assert look is not None

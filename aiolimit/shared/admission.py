@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Hashable
 from math import inf
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from aiolimit.admission import Admission
 from aiolimit.counts import Counts, Limits
@@ -33,6 +33,8 @@ class SharedAdmission(Admission):
 
     `store` is what this process knows of them.
     """
+
+    is_here: ClassVar[bool] = False
 
     __slots__ = ("_rates", "shared", "sharing")
 

@@ -1,7 +1,7 @@
 -- What the engine does in one step: calls on the windows of keys, decided as `window.py` decides.
 --
 -- KEYS: of each call in turn its windows, its pacer if it has one, and its seeds if it has some.
--- ARGV: one packed call each; `script.py` writes them, and reads what is answered.
+-- ARGV: the calls, packed, each after its length; so is what is answered. See `script.py`.
 --
 -- A window is one string: a header of six numbers, then the older entries, (time, cost) each.
 -- Times are whole microseconds of the engine's clock. Where that is behind the last write, as on
@@ -290,15 +290,19 @@ local function call(keys, text, first)
   return table.concat(answer)
 end
 
-local answers, first = {}, 1
-for i, text in ipairs(ARGV) do
+local answers, first, at = {}, 1, 1
+while at <= #ARGV[1] do
+  local length
+  length, at = unpack('<I', ARGV[1], at)
+  local text = ARGV[1]:sub(at, at + length - 1)
+  at = at + length
   local is_done, answer = pcall(call, KEYS, text, first)
   if not is_done then
     if type(answer) == 'table' then answer = answer.err or answer[1] end
     answer = pack('<dd', -1, 0) .. tostring(answer)
   end
-  answers[i] = answer
+  answers[#answers + 1] = pack('<I', #answer) .. answer
   local _, _, count, has_pacer, has_seeds = unpack('<dBBBB', text)
   first = first + count + has_pacer + count * has_seeds
 end
-return answers
+return table.concat(answers)

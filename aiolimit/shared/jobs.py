@@ -6,6 +6,7 @@ from typing import Protocol
 from aiolimit.counts import Limits
 from aiolimit.shared.local import LocalShare
 from aiolimit.shared.script import Answer, Call, Run, Shape
+from aiolimit.shared.sharing import Sharing
 from aiolimit.shared.ticket import Stamp, Ticket
 
 __all__ = ["Charge", "Debit", "GiveBack", "Look", "Take"]
@@ -15,6 +16,7 @@ class Quota(Protocol):
     """What jobs have to know of `SharedQuota`."""
 
     local: LocalShare
+    sharing: Sharing
     time: Callable[[], float]
 
     def shape(self, key: Hashable, limits: Limits, *, bends: bool = False) -> Shape:
@@ -33,7 +35,7 @@ class Quota(Protocol):
         """What to ask for now."""
         ...
 
-    def read(self, raw: bytes, key: Hashable, limits: Limits) -> Answer:
+    def read(self, raw: bytes, key: Hashable, limits: Limits, shape: Shape) -> Answer:
         """Read an answer, and note what it tells of the key."""
         ...
 
@@ -50,79 +52,93 @@ class Quota(Protocol):
         ...
 
 
-class Take:
-    """Let in as many as fit of those who wait for a key."""
+class _Job:
+    """A call for a key.
 
-    __slots__ = ("_key", "_quota", "_runs", "_ticket")
+    keeps: whether it can wait for an engine that is silent.
+    """
+
+    __slots__ = ("_limits", "_quota", "_shape", "key")
 
     keeps = False
 
-    def __init__(self, quota: Quota, key: Hashable, ticket: Ticket) -> None:
+    def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         self._quota = quota
-        self._key = key
+        self._limits = limits
+        self._shape: Shape
+        self.key = key
+
+    def _begin(self, *, bends: bool = False) -> tuple[Shape, bytes, float | None]:
+        """Under what the call is made, what the key is called, and the time to tell."""
+        quota = self._quota
+        shape = self._shape = quota.shape(self.key, self._limits, bends=bends)
+        return shape, quota.sharing.names.of(self.key), quota.engine_now()
+
+    def _read(self, raw: bytes) -> Answer:
+        return self._quota.read(raw, self.key, self._limits, self._shape)
+
+    def answer(self, raw: bytes) -> None:
+        """Note what it tells of the key."""
+        self._read(raw)
+
+    def fail(self, _error: Exception) -> None:
+        """It may have been done, so it is not done again."""
+
+
+class Take(_Job):
+    """Let in as many as fit of those who wait for a key."""
+
+    __slots__ = ("_runs", "_ticket")
+
+    def __init__(self, quota: Quota, key: Hashable, ticket: Ticket) -> None:
+        super().__init__(quota, key, ticket.limits)
         self._ticket = ticket
         self._runs: list[Run] = []
 
     def compose(self) -> Call | None:
         """For all who want it by now."""
-        found = self._quota.wanted(self._key, self._ticket)
+        found = self._quota.wanted(self.key, self._ticket)
         if found is None:
             return None
-        self._runs, limits = found
-        shape = self._quota.shape(self._key, limits, bends=True)
-        return shape.take(self._quota.engine_now(), self._runs)
+        self._runs, self._limits = found
+        shape, name, now = self._begin(bends=True)
+        return shape.take(name, now, self._runs)
 
     def answer(self, raw: bytes) -> None:
         """Hand out what was granted."""
-        answer = self._quota.read(raw, self._key, self._ticket.limits)
-        self._quota.granted(self._key, self._ticket, self._runs, answer)
+        self._quota.granted(self.key, self._ticket, self._runs, self._read(raw))
 
     def fail(self, _error: Exception) -> None:
         """The failure policy decides."""
         asked = sum(count for _, count in self._runs)
-        self._quota.not_granted(self._key, self._ticket, asked)
+        self._quota.not_granted(self.key, self._ticket, asked)
 
 
-class _Told:
-    """A call of which nobody waits for the answer."""
+class Charge(_Job):
+    """Charge a cost that has been used already, whatever that does to the limit."""
 
-    __slots__ = ("_cost", "_limits", "_quota", "_stamp", "key")
+    __slots__ = ("_cost", "_stamp")
 
     keeps = True
 
     def __init__(
         self, quota: Quota, key: Hashable, cost: float, limits: Limits, stamp: Stamp
     ) -> None:
-        self._quota = quota
+        super().__init__(quota, key, limits)
         self._cost = cost
-        self._limits = limits
         self._stamp = stamp
-        self.key = key
-
-    def answer(self, raw: bytes) -> None:
-        """Note what it tells of the key."""
-        self._quota.read(raw, self.key, self._limits)
-
-    def fail(self, _error: Exception) -> None:
-        """It may have been done, so it is not done again."""
-
-
-class Charge(_Told):
-    """Charge a cost that has been used already."""
-
-    __slots__ = ()
 
     def compose(self) -> Call | None:
-        """Whatever it does to the limit."""
-        shape = self._quota.shape(self.key, self._limits)
-        return shape.charge(self._quota.engine_now(), self._cost)
+        """All of it."""
+        shape, name, now = self._begin()
+        return shape.charge(name, now, self._cost)
 
     def answer(self, raw: bytes) -> None:
         """Note when it was, as some of it may be given back."""
-        self._stamp.engine = self._quota.read(raw, self.key, self._limits).at
+        self._stamp.engine = self._read(raw).at
 
 
-class GiveBack(_Told):
+class GiveBack(Charge):
     """Give back to the entry that it came from."""
 
     __slots__ = ()
@@ -132,39 +148,38 @@ class GiveBack(_Told):
         at = self._stamp.engine
         if at is None:
             at = self._quota.engine_time(self._stamp)
-        shape = self._quota.shape(self.key, self._limits)
-        fastest = self._quota.fastest()
-        return shape.give_back(self._quota.engine_now(), self._cost, at, fastest)
+        shape, name, now = self._begin()
+        return shape.give_back(name, now, self._cost, at, self._quota.fastest())
+
+    def answer(self, raw: bytes) -> None:
+        """Note what it tells of the key."""
+        self._read(raw)
 
 
-class Debit:
+class Debit(_Job):
     """Tell what was let in without the engine, and what it may have lost."""
 
-    __slots__ = ("_limits", "_quota", "_until", "key", "then")
-
-    keeps = False
+    __slots__ = ("_until", "then")
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
-        self._quota = quota
-        self._limits = limits
+        super().__init__(quota, key, limits)
         self._until = 0.0
-        self.key = key
         self.then: Callable[[], object] = lambda: None
 
     def compose(self) -> Call | None:
         """All of the last window."""
-        now = self._until = self._quota.time()
-        everything, unknown, latest = self._quota.local.past(self.key, now)
+        until = self._until = self._quota.time()
+        everything, unknown, latest = self._quota.local.past(self.key, until)
         if not unknown and latest is None:
             self.then()
             return None
         since = -1.0 if latest is None else self._quota.engine_time(latest)
-        shape = self._quota.shape(self.key, self._limits)
-        return shape.debit(self._quota.engine_now(), since, everything, unknown)
+        shape, name, now = self._begin()
+        return shape.debit(name, now, since, everything, unknown)
 
     def answer(self, raw: bytes) -> None:
         """The engine knows it now."""
-        self._quota.read(raw, self.key, self._limits)
+        self._read(raw)
         self._quota.local.settled(self.key, self._until)
         self.then()
 
@@ -172,30 +187,26 @@ class Debit:
         """It is told again when the engine is back: twice is too strict for a window at most."""
 
 
-class Look:
+class Look(_Job):
     """Ask how a key stands."""
 
-    __slots__ = ("_key", "_limits", "_on_end", "_quota")
-
-    keeps = False
+    __slots__ = ("_on_end",)
 
     def __init__(
         self, quota: Quota, key: Hashable, limits: Limits, on_end: Callable[[], object]
     ) -> None:
-        self._quota = quota
-        self._key = key
-        self._limits = limits
+        super().__init__(quota, key, limits)
         self._on_end = on_end
 
     def compose(self) -> Call | None:
         """Nothing is wanted."""
-        shape = self._quota.shape(self._key, self._limits)
-        return shape.take(self._quota.engine_now(), ())
+        shape, name, now = self._begin()
+        return shape.take(name, now, ())
 
     def answer(self, raw: bytes) -> None:
         """Note what it tells of the key."""
         try:
-            self._quota.read(raw, self._key, self._limits)
+            self._read(raw)
         finally:
             self._on_end()
 

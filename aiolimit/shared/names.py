@@ -62,7 +62,7 @@ class Names:
 
     def __init__(self, prefix: str, limiter: str) -> None:
         self.start = f"{prefix}{limiter.translate(_ESCAPED_NAME)}:"
-        self._windows: dict[tuple[tuple[float, ...], int | None], tuple[bytes, ...]] = {}
+        self._windows: dict[tuple[tuple[Rate, ...], int | None], tuple[bytes, ...]] = {}
 
     def of(self, key: Hashable) -> bytes:
         """The part that all windows of a key have in common."""
@@ -74,18 +74,17 @@ class Names:
 
     def windows(self, rates: tuple[Rate, ...], sub_windows: int | None) -> tuple[bytes, ...]:
         """What each rate adds: what changes the layout of its window, and nothing else."""
-        pers = tuple(rate.per for rate in rates)
-        found = self._windows.get((pers, sub_windows))
+        found = self._windows.get((rates, sub_windows))
         if found is None:
             parts = "log" if sub_windows is None else str(sub_windows)
             ends: list[bytes] = []
-            for per in pers:
-                end = f":{Rate(1, per).period}:{parts}".encode()
+            for rate in rates:
+                end = f":{rate.period}:{parts}".encode()
                 # A second rate with the same period counts by itself.
                 same = sum(other.split(b"#")[0] == end for other in ends)
                 ends.append(end + (b"#%d" % same if same else b""))
             found = tuple(ends)
             if len(self._windows) > 64:
                 self._windows.clear()
-            self._windows[pers, sub_windows] = found
+            self._windows[rates, sub_windows] = found
         return found

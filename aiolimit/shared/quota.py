@@ -16,6 +16,7 @@ credit, and credit is spent by the same synchronous function that lets in who wa
 
 import random
 from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
 from math import inf
 from time import monotonic
 from typing import Final, Protocol
@@ -29,7 +30,7 @@ from aiolimit.rate import Rate
 from aiolimit.shared.jobs import Charge, Debit, GiveBack, Take
 from aiolimit.shared.local import LocalShare, share_of
 from aiolimit.shared.mirror import heard_at, learn
-from aiolimit.shared.script import Answer, Run, Shape, answer_of
+from aiolimit.shared.script import Answer, Run, Shape
 from aiolimit.shared.sharing import Sharing
 from aiolimit.shared.ticket import Stamp, Ticket
 
@@ -40,6 +41,7 @@ TRUST: Final = 1.0
 _AGAIN: Final = 0.001  # seconds after which to ask again where a refusal cannot be explained
 _KEPT: Final = 0.2  # seconds for which credit is kept for a caller who waits elsewhere, too
 _ROUNDING: Final = 1e-9  # of a credit: a sum of fractions
+_SHAPES: Final = 256  # sets of limits whose calls are kept packed
 _TOLD: Final = 64  # keys whose debts are told at once; then it is the turn of others
 
 
@@ -93,6 +95,7 @@ class SharedQuota:
         self._untold_until = -inf
         self._offset = 0.0  # the engine's clock less this process's, seconds
         self._former: tuple[tuple[Rate, ...], float] = ((), -inf)  # rates until then
+        self._shapes: dict[Limits, Shape] = {}
 
     def begin_anew(self) -> None:
         """Another event loop is in use: what was asked on the old one is not answered any more."""
@@ -189,6 +192,7 @@ class SharedQuota:
     def use_rates(self, old: tuple[Rate, ...], now: float) -> None:
         """Take over the rates of the mirror; under the old ones things may have been charged."""
         rates = self.mirror.rates
+        self._shapes.clear()
         self.local.counts.change(rates)
         if [rate.per for rate in old] != [rate.per for rate in rates]:
             self._former = old, now + max(rate.per for rate in old)
@@ -250,7 +254,7 @@ class SharedQuota:
 
     def _tell(self, keys: Iterator[Hashable]) -> None:
         """Tell some of the debts, and the others when that is done."""
-        jobs = [self._debit(key) for key, _ in zip(keys, range(_TOLD), strict=False)]
+        jobs = [self._debit(key) for key in islice(keys, _TOLD)]
         for job in jobs:
             if job is jobs[-1] and len(jobs) == _TOLD:
                 job.then = lambda: self._tell(keys)
@@ -285,18 +289,29 @@ class SharedQuota:
 
     def shape(self, key: Hashable, limits: Limits, *, bends: bool = False) -> Shape:
         """Of a call for that key; where it bends, under what is left of the limits by now."""
-        now = self.time()
-        mirror, names = self.mirror, self.sharing.names
-        applied = self.bounded(limits)
-        if bends and self._ramps is not None:
-            applied = self._ramps.in_force(key, applied, now)
-        seeds: tuple[bytes, ...] = ()
+        if bends:
+            limits = self.bounded(limits)
+            if self._ramps is not None:
+                limits = self._ramps.in_force(key, limits, self.time())
         old, until = self._former
-        if now < until:
-            seeds = _seeds(old, names.windows(old, mirror.sub_windows), mirror.rates)
-        ends = names.windows(mirror.rates, mirror.sub_windows)
-        base = names.of(key)
-        return Shape.of(base, ends, mirror.rates, applied, mirror.sub_windows, mirror.burst, seeds)
+        if old and self.time() >= until:
+            self._former = (), -inf
+            self._shapes.clear()
+        shape = self._shapes.get(limits)
+        if shape is None:
+            shape = self._shape_of(limits)
+        return shape
+
+    def _shape_of(self, limits: Limits) -> Shape:
+        mirror, names = self.mirror, self.sharing.names
+        rates, parts = mirror.rates, mirror.sub_windows
+        old, _ = self._former
+        seeds = _seeds(old, names.windows(old, parts), rates) if old else ()
+        if len(self._shapes) >= _SHAPES:
+            self._shapes.clear()
+        ends = names.windows(rates, parts)
+        shape = self._shapes[limits] = Shape(ends, rates, limits, parts, mirror.burst, seeds)
+        return shape
 
     @property
     def is_paced(self) -> bool:
@@ -338,11 +353,10 @@ class SharedQuota:
             runs.append((1, batch))
         return runs, limits
 
-    def read(self, raw: bytes, key: Hashable, limits: Limits) -> Answer:
+    def read(self, raw: bytes, key: Hashable, limits: Limits, shape: Shape) -> Answer:
         """Read an answer, and note what it tells of the key."""
         heard = self.time()
-        count = len(limits) - limits.count(None)
-        answer = answer_of(raw, count, self.mirror.burst is not None, heard)
+        answer = shape.answer(raw, heard)
         self._offset = answer.at / 1e6 - heard
         learn(self.mirror, key, limits, answer)
         return answer

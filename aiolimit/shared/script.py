@@ -5,7 +5,7 @@ process's time. So everything that is told of a key, from `retry_after` to what 
 out by the same lines, whoever counts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
 from math import ceil, inf
@@ -25,10 +25,10 @@ __all__ = [
     "HeardWindow",
     "Refused",
     "Shape",
-    "answer_of",
+    "answers_of",
+    "batch_of",
     "beat",
     "census_of",
-    "error_of",
     "leave",
     "touching",
 ]
@@ -91,64 +91,74 @@ class Answer(NamedTuple):
     pacer: Pacer | None
 
 
-class Shape(NamedTuple):
-    """Under what a call is made: the windows that apply, and their limits.
+class Shape:
+    """Under what calls are made, for any key: the windows that apply, and their limits.
 
-    keys: of the windows, then of the pacer if there is one, then of the seeds if there are some:
-        the windows from before the periods were changed.
+    ends: of the names of the windows, of the pacer if there is one, and of the seeds if there are
+        some: the windows from before the periods were changed.
+    windows: how many there are, and whether there is a pacer.
     """
 
-    keys: tuple[bytes, ...]
-    head: bytes  # packed: windows and pacer
+    __slots__ = ("_head", "_one", "ends", "has_pacer", "windows")
 
-    @classmethod
-    def of(
-        cls,
-        key: bytes,
+    def __init__(
+        self,
         ends: Sequence[bytes],
         rates: Sequence[Rate],
         limits: Limits,
         sub_windows: int | None,
         burst: float | None,
         seeds: Sequence[bytes] = (),
-    ) -> "Shape":
-        """Of a key under those rates, of which those without a limit do not apply."""
-        keys: list[bytes] = []
-        windows = b""
-        slowest = inf
-        for end, rate, limit in zip(ends, rates, limits, strict=True):
-            if limit is not None:
-                keys.append(key + end)
-                windows += _WINDOW.pack(limit, ceil(rate.per * _MICRO), sub_windows or 0)
-                slowest = min(slowest, limit / rate.per)
-        count = len(keys)
-        if burst is not None:
-            keys.append(key + b":pace")
-            windows += _PACER.pack(slowest / _MICRO, burst)
+    ) -> None:
         applied = [
-            key + seed for seed, limit in zip(seeds, limits, strict=False) if limit is not None
+            (end, rate, limit)
+            for end, rate, limit in zip(ends, rates, limits, strict=True)
+            if limit is not None
         ]
-        head = bytes((count, burst is not None, bool(applied)))
-        return cls((*keys, *applied), head + windows)
+        self.ends = tuple(end for end, _, _ in applied)
+        head = b"".join(
+            _WINDOW.pack(limit, ceil(rate.per * _MICRO), sub_windows or 0)
+            for _, rate, limit in applied
+        )
+        if burst is not None:
+            self.ends += (b":pace",)
+            slowest = min((limit / rate.per for _, rate, limit in applied), default=inf)
+            head += _PACER.pack(slowest / _MICRO, burst)
+        self.ends += tuple(
+            seed for seed, limit in zip(seeds, limits, strict=False) if limit is not None
+        )
+        self.windows = len(applied)
+        self.has_pacer = burst is not None
+        self._head = bytes((self.windows, self.has_pacer, bool(seeds))) + head
+        self._one = self._text(None, _TAKE, _COUNT.pack(1) + _RUN.pack(1, 1))
 
-    def take(self, now: float | None, runs: Iterable[Run]) -> Call:
+    def take(self, key: bytes, now: float | None, runs: Sequence[Run]) -> Call:
         """Let in as many of those callers as fit, in order; none only looks."""
+        if now is None and len(runs) == 1 and runs[0] == (1, 1):
+            return Call(self._keys(key), self._one)  # most are like that
         packed = [_RUN.pack(cost, min(count, _MOST)) for cost, count in runs]
-        return self._call(now, _TAKE, _COUNT.pack(len(packed)) + b"".join(packed))
+        return self._call(key, now, _TAKE, _COUNT.pack(len(packed)) + b"".join(packed))
 
-    def charge(self, now: float | None, cost: float) -> Call:
+    def charge(self, key: bytes, now: float | None, cost: float) -> Call:
         """Charge the cost, whether it fits or not; 0 charges nothing, and writes all the same."""
-        return self._call(now, _CHARGE, _DOUBLE.pack(cost))
+        return self._call(key, now, _CHARGE, _DOUBLE.pack(cost))
 
-    def give_back(self, now: float | None, cost: float, at: float, fastest: float) -> Call:
+    def give_back(
+        self, key: bytes, now: float | None, cost: float, at: float, fastest: float
+    ) -> Call:
         """Give back what was granted at that time of the engine's.
 
         fastest: cost a second, the highest pace there has been since.
         """
-        return self._call(now, _GIVE_BACK, _GIVE.pack(cost, at, fastest / _MICRO))
+        return self._call(key, now, _GIVE_BACK, _GIVE.pack(cost, at, fastest / _MICRO))
 
     def debit(
-        self, now: float | None, since: float, everything: Sequence[Past], unknown: Sequence[Past]
+        self,
+        key: bytes,
+        now: float | None,
+        since: float,
+        everything: Sequence[Past],
+        unknown: Sequence[Past],
     ) -> Call:
         """Charge what passed without the engine's knowledge, where it happened.
 
@@ -159,11 +169,37 @@ class Shape(NamedTuple):
         parts += [_ENTRY.pack(age * _MICRO, cost) for age, cost in everything]
         parts.append(_COUNT.pack(len(unknown)))
         parts += [_ENTRY.pack(age * _MICRO, cost) for age, cost in unknown]
-        return self._call(now, _DEBIT, b"".join(parts))
+        return self._call(key, now, _DEBIT, b"".join(parts))
 
-    def _call(self, now: float | None, verb: int, rest: bytes) -> Call:
+    def answer(self, raw: bytes, heard: float) -> Answer:
+        """Read an answer; `heard` is the time of this process when it came."""
+        granted, at = _ENTRY.unpack_from(raw)
+        offset = _ENTRY.size
+        found: list[HeardWindow] = []
+        for _ in range(self.windows):
+            (length,) = _LENGTH.unpack_from(raw, offset)
+            offset += _LENGTH.size
+            found.append(_window(raw, offset, length, at, heard))
+            offset += length
+        pacer = None
+        if self.has_pacer:
+            (length,) = _LENGTH.unpack_from(raw, offset)
+            pacer = Pacer()
+            if length:
+                _, since, ahead = _PACER_STATE.unpack_from(raw, offset + _LENGTH.size)
+                pacer.at, pacer.ahead = heard - (at - since) / _MICRO, ahead
+        return Answer(granted, at, heard, found, pacer)
+
+    def _keys(self, key: bytes) -> tuple[bytes, ...]:
+        ends = self.ends
+        return (key + ends[0],) if len(ends) == 1 else tuple([key + end for end in ends])
+
+    def _text(self, now: float | None, verb: int, rest: bytes) -> bytes:
         fixed = -1.0 if now is None else max(0.0, round(now * _MICRO))
-        return Call(self.keys, _DOUBLE.pack(fixed) + bytes((verb,)) + self.head + rest)
+        return _DOUBLE.pack(fixed) + bytes((verb,)) + self._head + rest
+
+    def _call(self, key: bytes, now: float | None, verb: int, rest: bytes) -> Call:
+        return Call(self._keys(key), self._text(now, verb, rest))
 
 
 def touching(call: Call) -> Call:
@@ -203,30 +239,31 @@ def census_of(raw: bytes) -> Census:
     return Census(int(alive), int(fresh))
 
 
-def error_of(raw: bytes) -> Refused | None:
-    """What went wrong with one call of a batch, if something did."""
-    (granted,) = _DOUBLE.unpack_from(raw)
-    return Refused(raw[_ENTRY.size :].decode("utf-8", "replace")) if granted < 0 else None
+def batch_of(calls: Sequence[Call]) -> tuple[list[bytes], bytes]:
+    """The keys of those calls, and the calls as one text."""
+    keys: list[bytes] = []
+    parts: list[bytes] = []
+    for its_keys, text in calls:
+        keys += its_keys
+        parts += (_LENGTH.pack(len(text)), text)
+    return keys, b"".join(parts)
 
 
-def answer_of(raw: bytes, windows: int, has_pacer: bool, heard: float) -> Answer:
-    """Read an answer; `heard` is the time of this process when it came."""
-    granted, at = _ENTRY.unpack_from(raw)
-    offset = _ENTRY.size
-    found: list[HeardWindow] = []
-    for _ in range(windows):
+def answers_of(raw: bytes) -> list[bytes | Refused]:
+    """The answers to such a batch, in order."""
+    found: list[bytes | Refused] = []
+    offset, end = 0, len(raw)
+    while offset < end:
         (length,) = _LENGTH.unpack_from(raw, offset)
         offset += _LENGTH.size
-        found.append(_window(raw, offset, length, at, heard))
+        answer = raw[offset : offset + length]
         offset += length
-    pacer = None
-    if has_pacer:
-        (length,) = _LENGTH.unpack_from(raw, offset)
-        pacer = Pacer()
-        if length:
-            _, since, ahead = _PACER_STATE.unpack_from(raw, offset + _LENGTH.size)
-            pacer.at, pacer.ahead = heard - (at - since) / _MICRO, ahead
-    return Answer(granted, at, heard, found, pacer)
+        (granted,) = _DOUBLE.unpack_from(answer)
+        if granted < 0:
+            found.append(Refused(answer[_ENTRY.size :].decode("utf-8", "replace")))
+        else:
+            found.append(answer)
+    return found
 
 
 def _window(raw: bytes, offset: int, length: int, at: float, heard: float) -> HeardWindow:
