@@ -341,6 +341,9 @@ class MemoryStore:
         return room
 
     def _charge(self, entry: _Entry, cost: float, limits: Limits, now: float) -> None:
+        if isinstance(entry, Window) and (limit := limits[0]) is not None:
+            entry.add(cost, now, span_of(self.rates[0].per, self.sub_windows, limit, cost))
+            return
         for rate, window, limit in zip(self.rates, self._windows(entry), limits, strict=True):
             if limit is not None:
                 window.add(cost, now, span_of(rate.per, self.sub_windows, limit, cost))
@@ -367,6 +370,8 @@ class MemoryStore:
 
     def _empty_after(self, entry: _Entry, now: float) -> float:
         """Seconds until nothing of what is charged matters any more."""
+        if isinstance(entry, Window):
+            return entry.empty_after(now, self.rates[0].per)
         pairs = zip(self.rates, self._windows(entry), strict=True)
         longest = max(window.empty_after(now, rate.per) for rate, window in pairs)
         if isinstance(entry, Account) and entry.pacer:

@@ -25,6 +25,7 @@ __all__ = ["FakeClock"]
 
 _QUIET_ROUNDS: Final = 3  # a call_soon inside a call_soon may still wake a task
 _BUSY_ROUNDS: Final = 100_000
+_OUTSIDE: Final = 0.0002  # seconds of real time between two looks for an answer from outside
 
 
 class _Timer:
@@ -52,6 +53,7 @@ class FakeClock:
         self._timers: list[tuple[float, int, _Timer]] = []
         self._order = count()
         self._watched: asyncio.AbstractEventLoop | None = None
+        self._outside: list[Callable[[], bool]] = []
 
     def time(self) -> float:
         """What the clock says."""
@@ -108,12 +110,22 @@ class FakeClock:
         """Set the clock by so much, back if negative, as an operator might: no time passes."""
         self._set_by += number(seconds, "seconds")
 
+    def waits_for(self, is_awaited: Callable[[], bool]) -> None:
+        """Stand still while an answer from outside is awaited, such as that of a store.
+
+        is_awaited: asked again and again whether one is. `Limiter(store=)` tells of its own.
+        """
+        self._outside.append(is_awaited)
+
     async def settle(self) -> None:
         """Let all other tasks run until each of them waits. Time stands still."""
         me = asyncio.current_task()
         quiet = 0
         for _ in range(_BUSY_ROUNDS):
             await asyncio.sleep(0)
+            while self._awaits_outside():
+                quiet = 0
+                await asyncio.sleep(_OUTSIDE)
             quiet = quiet + 1 if _all_wait(asyncio.all_tasks() - {me}) else 0
             if quiet == _QUIET_ROUNDS:
                 return
@@ -129,6 +141,9 @@ class FakeClock:
         after = self._now + seconds
         return after if fsum((after, -self._now, -seconds)) >= 0 else nextafter(after, inf)
 
+    def _awaits_outside(self) -> bool:
+        return any(is_awaited() for is_awaited in self._outside)
+
     def _fire_due(self) -> None:
         # Only what was set before: a timer set by a timer comes in its own turn of the loop.
         newest = next(self._order)
@@ -139,6 +154,9 @@ class FakeClock:
 
     def _watch(self, quiet: int) -> None:
         loop = asyncio.get_running_loop()
+        if self._awaits_outside():
+            loop.call_later(_OUTSIDE, self._watch, 0)
+            return
         quiet = quiet + 1 if _all_wait(asyncio.all_tasks(loop)) else 0
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)  # cancelled: nothing to move to

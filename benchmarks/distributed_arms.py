@@ -59,7 +59,7 @@ async def arm(name: str, url: str) -> AsyncIterator[Ask]:
         )
         limiter, item = strategy(storage), RateLimitItemPerSecond(LIMIT)
         yield lambda key: _checked(limiter.hit(item, key))
-        await storage.storage.aclose()
+        pass
     elif name.startswith("throttled"):
         kind = RateLimiterType.GCRA if "GCRA" in name else RateLimiterType.SLIDING_WINDOW
         counts = throttled_store.RedisStore(

@@ -6,11 +6,12 @@ from math import inf
 from typing import Any, ClassVar, Final, cast
 
 from aiolimit.admission import Admission
+from aiolimit.arguments import check_wait
 from aiolimit.counts import Counts, Limits
 from aiolimit.errors import RateLimited, Reason, Source, StoreError, StoreUnavailable
 from aiolimit.load.gate import Gate, Obstacle
 from aiolimit.memory import MemoryStore
-from aiolimit.permit import Permit
+from aiolimit.permit import ASKED, Permit
 from aiolimit.queue import Waiter
 from aiolimit.queues import Queues
 from aiolimit.quota import Quota
@@ -36,17 +37,20 @@ class SharedAdmission(Admission):
 
     is_here: ClassVar[bool] = False
 
-    __slots__ = ("_rates", "shared", "sharing")
+    __slots__ = ("_is_plain", "_is_strict", "_rates", "shared", "sharing")
 
     shared: SharedQuota
 
     def __init__(self, name: str, store: MemoryStore, *options: Any, **more: Any) -> None:
         self.sharing: Sharing = more.pop("sharing")
+        self._is_strict = self.sharing.policy in ("closed", "raise")
         self._rates = store.rates
         super().__init__(name, store, *options, **more)
         self.standings.quota = self.shared
         self.tally = Tally(shadow=self.shadow, shared=True)
         self.sharing.on_recovery = self._recovered
+        if (waits_for := getattr(self.clock, "waits_for", None)) is not None:
+            waits_for(self.sharing.is_busy)  # a clock of tests, which would run ahead of answers
         self.sharing.on_close = self.shared.release_all
         self._sweepers.append(Sweeper(self.shared.local, self.clock, self.time))
         self.shared.local.counts.on_new_key = self._sweepers[-1].see_to_it
@@ -58,7 +62,7 @@ class SharedAdmission(Admission):
     def _queues(self, gate: Gate | None) -> Queues:
         queues = SharedQueues(
             *(self._name, self.quota, self.clock, self.time),
-            *(self._refuse_waiter, self._on_change, gate),
+            *(self._refuse_waiter, lambda: None, gate),  # there is no fast lane to be closed
             quota=self.shared,
             max_waiters=self._max_waiters,
         )
@@ -71,9 +75,21 @@ class SharedAdmission(Admission):
         super().use_rates()
         self.shared.use_rates(self._rates, self.time())
         self._rates = self.store.rates
+        fits = self.standings.fits(1, self.queues.limits)
+        self._is_plain = fits and self.gate is None and self.ramps is None
 
     def request(self, permit: Permit, *, holds: bool) -> Waiter | None:
         """As `Admission.request`; whoever has to ask gets a place, and waits for the answer."""
+        queue = self.queues.by_key.get(permit.key)
+        if queue is not None and queue.asks and permit._at is None and self._is_plain:
+            # Many ask for one key at once: what follows comes to the same.
+            permit._at = ASKED
+            bound = self.max_wait if permit._max_wait is ... else check_wait(permit._max_wait)
+            now = self.time()
+            deadline = inf if bound is None else now + bound
+            return self.queues.add(
+                *(permit.key, permit.key, 1, None, now, 0.0, deadline, holds, None)
+            )
         self.shared.charged_at = None
         waiter = super().request(permit, holds=holds)
         at = self.shared.charged_at
@@ -85,10 +101,17 @@ class SharedAdmission(Admission):
     async def wait(self, permit: Permit, waiter: Waiter) -> None:
         """As `Admission.wait`; who only waited for an answer has not waited."""
         asked = self.time()
-        permit._at = await self.queues.wait(waiter)
+        try:
+            await waiter.future
+        except RateLimited:
+            raise
+        except BaseException:
+            self.queues.leave(waiter)
+            raise
+        permit._at = at = cast(float, waiter.granted_at)
         permit._layout, permit._cohort = waiter.layout, waiter.cohort
         if waiter.is_counted:
-            permit._waited = max(0.0, permit._at - asked)
+            permit._waited = max(0.0, at - asked)
             self.tally.wait(permit._waited)
         if permit.cost != 1:
             self.tally.admit(permit.cost)
@@ -102,8 +125,8 @@ class SharedAdmission(Admission):
         self, key: Hashable, cost: float, limits: Limits, now: float, *, only_ask: bool = False
     ) -> tuple[Hashable, float | None]:
         """As `Admission.take`; where it has to be asked, nothing is known that makes it wait."""
-        if cost and any(limit is not None for limit in limits):
-            if self.sharing.policy in ("closed", "raise") and self.shared.is_local(key):
+        if cost and limits.count(None) < len(limits):
+            if self._is_strict and self.shared.is_local(key):
                 raise self._unavailable(key)
             home, wait = super().take(key, cost, limits, now, only_ask=only_ask)
             return home, 0.0 if wait == inf or (only_ask and wait is None) else wait

@@ -58,7 +58,7 @@ class _Job:
     keeps: whether it can wait for an engine that is silent.
     """
 
-    __slots__ = ("_limits", "_quota", "_shape", "key")
+    __slots__ = ("_limits", "_name", "_quota", "_shape", "key")
 
     keeps = False
 
@@ -66,13 +66,14 @@ class _Job:
         self._quota = quota
         self._limits = limits
         self._shape: Shape
+        self._name = quota.sharing.names.of(key)  # raises for a key that has no text
         self.key = key
 
     def _begin(self, *, bends: bool = False) -> tuple[Shape, bytes, float | None]:
         """Under what the call is made, what the key is called, and the time to tell."""
         quota = self._quota
         shape = self._shape = quota.shape(self.key, self._limits, bends=bends)
-        return shape, quota.sharing.names.of(self.key), quota.engine_now()
+        return shape, self._name, quota.engine_now()
 
     def _read(self, raw: bytes) -> Answer:
         return self._quota.read(raw, self.key, self._limits, self._shape)

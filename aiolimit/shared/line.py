@@ -77,11 +77,17 @@ class SharedQueues(Queues):
 
     def take_for(self, waiter: Waiter, now: float) -> float:
         """Spend what was granted on the first of a queue, or ask for it."""
-        wait = super().take_for(waiter, now)
-        if waiter.granted_at is not None:
+        queue, limits = waiter.queue, self.limits_of(waiter)
+        granted, wait = self.store.take(queue.key, waiter.cost, waiter.cost, limits, now)
+        if granted:
+            if self._gate is not None:
+                waiter.cohort = self._gate.enter(now, holds=waiter.holds)
+            self.waiting -= queue.remove(waiter) and waiter.is_counted
             waiter.granted_at, waiter.source = self.quota.charged_at, self.quota.source_of_grant
-        elif wait == inf:
-            waiter.queue.asks = True
+            waiter.layout = self.quota.layout if None in limits else None
+            return 0.0
+        if wait == inf:
+            queue.asks = True
         elif self.quota.contention:
             wait += self._jitter(waiter)
         return wait
@@ -105,7 +111,7 @@ class SharedQueues(Queues):
         for waiter in () if queue is None else iter(queue):
             if waiter.future.done():
                 continue
-            own = self.limits_of(waiter)
+            own = self.limits if waiter.limits is None else self.limits_of(waiter)
             if not runs:
                 limits = own
                 most = min((one for one in own if one is not None), default=inf)
@@ -134,6 +140,13 @@ class SharedQueues(Queues):
         if queue is None:
             return
         queue.asks = False
+        if len(queue) == 1 and self._gate is None:  # most are: what follows comes to the same
+            waiter = new[0] if new else queue.first()
+            if waiter is not None and waiter.joint is None and not waiter.future.done():
+                if not self.take_for(waiter, self.time()):
+                    waiter.future.set_result(None)
+                    self._drop(queue)
+                    return
         self.serve(key)
         left = [waiter for waiter in new if waiter in queue]
         if not left:

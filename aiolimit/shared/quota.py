@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from math import inf
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from aiolimit.clock import Clock
 from aiolimit.counts import Limits, Look
@@ -30,7 +30,8 @@ from aiolimit.rate import Rate
 from aiolimit.shared.jobs import Charge, Debit, GiveBack, Take
 from aiolimit.shared.local import LocalShare, share_of
 from aiolimit.shared.mirror import heard_at, learn
-from aiolimit.shared.script import Answer, Run, Shape
+from aiolimit.shared.script import Answer, HeardWindow, Run, Shape
+from aiolimit.shared.sender import Sender
 from aiolimit.shared.sharing import Sharing
 from aiolimit.shared.ticket import Stamp, Ticket
 
@@ -116,6 +117,11 @@ class SharedQuota:
     ) -> tuple[float, float]:
         """As `MemoryStore.take`; the wait is infinite while the engine has not answered."""
         ticket = self._tickets.get(key)
+        if ticket is not None and limits is ticket.limits and 0 < want < ticket.credit:
+            if self._ramps is None and ticket.timer is None:  # most is: see `_spend`
+                ticket.credit -= want
+                self.charged_at = ticket.stamp
+                return want, 0.0
         if not want:
             if ticket is not None and ticket.covers(ahead + least, limits):
                 return 0, 0.0
@@ -128,19 +134,29 @@ class SharedQuota:
                 return want, 0.0
             if ticket.is_asking:
                 return 0, inf
-        if self.is_local(key):
+        sender = self.sharing.sender(key)
+        if sender.breaker.is_open or key in self._locally:
             return self._take_locally(key, want, limits, now)
-        wait = self._wait(key, least, limits, now)
+        entry = self.mirror.entries.get(key)
+        wait = 0.0
+        if self._ramps is not None or (
+            entry is not None
+            and not (
+                type(entry) is HeardWindow
+                and entry.total + least <= cast(float, self.bounded(limits)[0])
+            )
+        ):
+            wait = self._wait(key, least, limits, now)
         if wait and now - heard_at(self.mirror, key) < TRUST:
             return 0, wait
         if not wait and self._refused is not None and self._refused == key:
             return 0, _AGAIN * (1 + random.random())  # noqa: S311
-        self.ask(key, limits)
+        self.ask(key, limits, sender)
         return 0, inf
 
     def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> float:
         """As `MemoryStore.charge`."""
-        self._known.charge(key, cost, limits, now)
+        self._note(key, cost, limits, now)
         stamp = Stamp(now)
         if self.is_local(key):
             stamp.source = "local"
@@ -228,7 +244,7 @@ class SharedQuota:
             wait = self._wait(key, cost, limits, now)
             if wait:
                 return 0, wait
-            self._known.charge(key, cost, limits, now)
+            self._note(key, cost, limits, now)
             self.local.owe(key, cost, limits, now)
         elif policy != "open":
             return 0, inf  # and is ended by whoever asked
@@ -237,6 +253,13 @@ class SharedQuota:
         self.charged_at = Stamp(now)
         self.charged_at.source = policy
         return cost, 0.0
+
+    def _note(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
+        """Note in what is known of a key what the engine is not asked about."""
+        if key in self.mirror:
+            self._known.charge(key, cost, limits, now)
+        elif self._ramps is not None:
+            self._ramps.spend(key, cost, limits, now)
 
     def _share(self, limits: Limits) -> Limits:
         """What this process may use of those limits."""
@@ -272,7 +295,7 @@ class SharedQuota:
 
     # --- asking ----------------------------------------------------------------------------
 
-    def ask(self, key: Hashable, limits: Limits) -> None:
+    def ask(self, key: Hashable, limits: Limits, sender: Sender | None = None) -> None:
         """Have the engine asked for what those want who wait for the key, once."""
         ticket = self._tickets.get(key)
         if ticket is not None:
@@ -284,8 +307,10 @@ class SharedQuota:
                 self._untold.clear()
             elif key in self._untold:
                 self.sharing.put(key, self._debit(key))
-        ticket = self._tickets[key] = Ticket(limits)
-        self.sharing.put(key, Take(self, key, ticket))
+        ticket = Ticket(limits)
+        job = Take(self, key, ticket)
+        self._tickets[key] = ticket
+        (sender or self.sharing.sender(key)).put(job)
 
     def shape(self, key: Hashable, limits: Limits, *, bends: bool = False) -> Shape:
         """Of a call for that key; where it bends, under what is left of the limits by now."""

@@ -23,7 +23,7 @@ from aiolimit.shared.script import Call, touching
 __all__ = ["Engine", "Job", "Sender"]
 
 _UNDER_WAY: Final = 2
-_MOST: Final = 512  # calls in a batch
+_MOST: Final = 128  # calls in a batch: while the engine does one, the next is made
 _KEPT: Final = 10_000  # corrections that wait for an engine that is silent
 
 _log = logging.getLogger("aiolimit")
@@ -117,7 +117,12 @@ class Sender:
         calls: list[Call] = []
         while self._jobs and len(jobs) < _MOST:
             job = self._jobs.popleft()
-            call = job.compose()
+            try:
+                call = job.compose()
+            except Exception as error:  # noqa: BLE001 (one key's own methods; the others go on)
+                self._report(error)
+                self._refuse(job, error)
+                continue
             if call is not None:
                 jobs.append(job)
                 calls.append(call)

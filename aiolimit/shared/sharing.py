@@ -8,7 +8,7 @@ for a while at most, those who are ask for no more than their parts of the limit
 
 import asyncio
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from math import floor
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -55,6 +55,11 @@ class Link(Protocol):
 
     def sender(self, key: bytes) -> Sender:
         """Where calls for that key go."""
+        ...
+
+    @property
+    def senders(self) -> Sequence[Sender]:
+        """All places where calls go."""
         ...
 
     def time(self) -> float:
@@ -116,6 +121,10 @@ class Sharing:
     def is_silent(self, key: Hashable) -> bool:
         """Whether the engine, or the node that has the key, is not asked for now."""
         return self.sender(key).breaker.is_open
+
+    def is_busy(self) -> bool:
+        """Whether an answer is awaited."""
+        return self._link is not None and any(sender.is_busy for sender in self._link.senders)
 
     def retry_after(self, key: Hashable) -> float:
         """Seconds until it is tried again, if it is not asked for now."""
