@@ -49,12 +49,9 @@ class _Joint:
 
     def wait(self) -> float:
         """Seconds until every limiter has room; infinite while it is not first in every line."""
-        longest = 0.0
-        for queues, waiter in self.places:
-            if waiter.queue.first() is not waiter:
-                return inf
-            longest = max(longest, queues.wait_for(waiter, queues.time()))
-        return longest
+        if not self._is_first():
+            return inf
+        return max(queues.wait_for(waiter, queues.time()) for queues, waiter in self.places)
 
     def grant(self) -> None:
         """Charge them all, and let it go."""
@@ -76,12 +73,15 @@ class _Joint:
 
     def tell(self, wait: float) -> None:
         """Tell the lines in which it is first when it may go, at the least."""
+        asks = wait == inf and self._is_first()  # a store of one of them has yet to answer
         if wait == inf:
             wait = max(self._waits())
         for queues, waiter in self.places:
             if waiter.queue.first() is waiter:
                 waiter.queue.elsewhere = True
                 waiter.queue.expected = queues.time() + wait
+                waiter.queue.asks = asks
+                queues.told(waiter.queue)
 
     def fail(self) -> None:
         """Refuse it, for the limiter that it waits for longest."""
@@ -89,12 +89,16 @@ class _Joint:
         queues, waiter = self.places[waits.index(max(waits))]
         queues.refuse_now(waiter)
 
+    def _is_first(self) -> bool:
+        """Whether it is first in every line."""
+        return all(waiter.queue.first() is waiter for _, waiter in self.places)
+
     def _waits(self) -> list[float]:
         """Seconds that it waits for each limiter, at the least."""
         waits = []
         for queues, waiter in self.places:
             now = queues.time()
-            wait = queues.wait_for(waiter, now)
+            wait = queues.expected(waiter, now)
             if waiter.queue.first() is not waiter:  # whoever is goes before
                 wait = max(wait, waiter.queue.due_at(now) - now)
             waits.append(wait)

@@ -86,6 +86,10 @@ class MemoryStore:
         self._overflow: _Entry | None = None
         self._eviction = Eviction(self._idle_after)
 
+    def tables(self) -> list[dict[Hashable, _Entry]]:
+        """The keys and their entries: those of now, and those from before the periods changed."""
+        return [self.entries, *(entries for _, entries in self._past)]
+
     def __len__(self) -> int:
         return len(self.entries) + sum(len(entries) for _, entries in self._past)
 

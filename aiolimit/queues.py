@@ -161,7 +161,7 @@ class Queues:
         if queue is None:
             return
         now = self.time()
-        held, queue.held, queue.elsewhere = queue.held, None, False
+        held, queue.held, queue.elsewhere, queue.asks = queue.held, None, False, False
         queue.due, queue.goes_on = now, False  # unless somebody turns out to be held up
         for _ in range(_AT_ONCE):
             waiter = queue.first()
@@ -226,9 +226,16 @@ class Queues:
         return 0.0
 
     def wait_for(self, waiter: Waiter, now: float) -> float:
-        """Seconds until what the first of a queue asks for could be charged."""
+        """Seconds until what the first of a queue asks for can be charged; infinite while it is asked."""
+        return self.expected(waiter, now)
+
+    def expected(self, waiter: Waiter, now: float) -> float:
+        """Seconds until what the first of a queue asks for could be charged, as far as is known."""
         limits = self.limits_of(waiter)
         return self.store.take(waiter.queue.key, 0, waiter.cost, limits, now)[1]
+
+    def told(self, queue: Queue) -> None:
+        """The first of a queue is a call under several limiters, and has found out when it goes."""
 
     def serve_soon(self, home: Hashable) -> None:
         """Serve a queue in the next iteration of the loop: it lost somebody in another's turn."""

@@ -54,12 +54,9 @@ async def arm(name: str, url: str) -> AsyncIterator[Ask]:
         storage = RedisStorage(
             f"async+{url}", implementation="redispy", max_connections=_CONNECTIONS
         )
-        strategy = (
-            MovingWindowRateLimiter if "moving" in name else SlidingWindowCounterRateLimiter
-        )
+        strategy = MovingWindowRateLimiter if "moving" in name else SlidingWindowCounterRateLimiter
         limiter, item = strategy(storage), RateLimitItemPerSecond(LIMIT)
         yield lambda key: _checked(limiter.hit(item, key))
-        pass
     elif name.startswith("throttled"):
         kind = RateLimiterType.GCRA if "GCRA" in name else RateLimiterType.SLIDING_WINDOW
         counts = throttled_store.RedisStore(

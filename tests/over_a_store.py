@@ -6,12 +6,14 @@ come. Each limiter they make has a store of its own, with keys of its own.
 """
 
 import ast
+import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from aiolimit import Limiter
+from aiolimit import Limiter, Statistics
 from aiolimit.redis import RedisStore
+from aiolimit.shared.admission import SharedAdmission
 
 __all__ = ["Stores", "shared_tests"]
 
@@ -46,7 +48,7 @@ class _Awaiting(ast.NodeTransformer):
     def __init__(self, helpers: set[str]) -> None:
         self.helpers = helpers
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute):
             if node.func.attr in _LATER:
@@ -55,18 +57,21 @@ class _Awaiting(ast.NodeTransformer):
             if node.func.attr == "jump":
                 node.func.attr = "advance"
                 return ast.Await(node)
+            if node.func.attr == "statistics":
+                called = ast.Call(ast.Name("_settled", ast.Load()), [node.func.value], [])
+                return ast.Await(called)
         elif isinstance(node.func, ast.Name) and node.func.id in self.helpers:
             return ast.Await(node)
         return node
 
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:  # noqa: N802
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
         self.generic_visit(node)
         return ast.ListComp(node.elt, node.generators)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:  # noqa: N802
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return node
 
 
@@ -78,6 +83,14 @@ def _nests_sync_calls(node: ast.AST) -> bool:
                 if isinstance(call, ast.Attribute) and call.attr in _LATER | {"jump"}:
                     return True
     return False
+
+
+async def _settled(limiter: Limiter) -> Statistics:
+    """What a limiter counts, when it has heard of all it has asked."""
+    admission = limiter._admission
+    while isinstance(admission, SharedAdmission) and admission.sharing.is_busy():
+        await asyncio.sleep(0.0002)
+    return limiter.statistics()
 
 
 def _awaiting(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -120,9 +133,11 @@ def shared_tests(
     tree.body = _awaiting(body)
     ast.fix_missing_locations(tree)
     names: dict[str, Any] = {"__name__": f"tests.{module}", "__file__": str(path)}
-    from _pytest.assertion.rewrite import rewrite_asserts; rewrite_asserts(tree, path.read_bytes(), str(path))
+    from _pytest.assertion.rewrite import rewrite_asserts
+
+    rewrite_asserts(tree, path.read_bytes(), str(path))
     exec(compile(tree, str(path), "exec"), names)  # noqa: S102
-    names["Limiter"] = limiter
+    names |= {"Limiter": limiter, "_settled": _settled}
     for name, found in names.items():
         if name.startswith("test_") and callable(found):
             yield f"{name}", found

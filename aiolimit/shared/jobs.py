@@ -118,7 +118,7 @@ class Take(_Job):
 class Charge(_Job):
     """Charge a cost that has been used already, whatever that does to the limit."""
 
-    __slots__ = ("_cost", "_stamp")
+    __slots__ = ("_cost", "_stamp", "then")
 
     keeps = True
 
@@ -128,6 +128,7 @@ class Charge(_Job):
         super().__init__(quota, key, limits)
         self._cost = cost
         self._stamp = stamp
+        self.then: Callable[[], object] = lambda: None
 
     def compose(self) -> Call | None:
         """All of it."""
@@ -137,6 +138,7 @@ class Charge(_Job):
     def answer(self, raw: bytes) -> None:
         """Note when it was, as some of it may be given back."""
         self._stamp.engine = self._read(raw).at
+        self.then()
 
 
 class GiveBack(Charge):

@@ -127,11 +127,16 @@ class SharedQueues(Queues):
                 break
         return (runs, limits) if runs else None
 
-    def is_joint(self, key: Hashable) -> bool:
-        """Whether the first waits for another limiter besides."""
+    def keeps(self, key: Hashable) -> bool:
+        """Whether the first keeps what it has, as it waits for the answer of another store."""
         queue = self.by_key.get(key)
         first = None if queue is None else queue.first()
-        return first is not None and first.joint is not None
+        return queue is not None and queue.asks and first is not None and first.joint is not None
+
+    def told(self, queue: Queue) -> None:
+        """It keeps nothing where it does not go at once: what is kept is charged too early."""
+        if not queue.asks:
+            self.quota.release(queue.key)
 
     def answered(self, key: Hashable) -> None:
         """The engine has answered, or will not: let in who may go, and look at the others."""
@@ -139,7 +144,6 @@ class SharedQueues(Queues):
         new = self._new.pop(key, [])
         if queue is None:
             return
-        queue.asks = False
         if len(queue) == 1 and self._gate is None:  # most are: what follows comes to the same
             waiter = new[0] if new else queue.first()
             if waiter is not None and waiter.joint is None and not waiter.future.done():
@@ -212,9 +216,12 @@ class SharedQueues(Queues):
 
         def look() -> None:
             self._looked_after.discard(home)
-            self.serve(home)
+            if home in self.by_key:
+                self.quota.doubt(home)
+                self.serve(home)
 
-        self._clock.call_later(soon, look)
+        # In real time: it is the world outside that changes.
+        asyncio.get_running_loop().call_later(soon, look)
 
     def _jitter(self, waiter: Waiter) -> float:
         """Seconds by which to come later than others who heard the same; more the more come."""

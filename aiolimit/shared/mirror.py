@@ -5,15 +5,18 @@ from math import inf
 
 from aiolimit.counts import Limits
 from aiolimit.memory import Account, MemoryStore
-from aiolimit.shared.script import Answer
+from aiolimit.shared.script import Answer, HeardWindow
 from aiolimit.window import Window
 
-__all__ = ["heard_at", "learn"]
+__all__ = ["heard_at", "learn", "windows_of"]
 
 
 def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> None:
     """Take over what the engine told of the windows that those limits apply to."""
     entry = store._find(key)
+    if not any(window.total for window in answer.windows) and None not in limits:
+        store.forget(key)  # there is nothing to know
+        return
     if entry is None:
         if store.max_keys is not None and len(store) >= store.max_keys:
             oldest = next(iter(store.entries), None)
@@ -33,7 +36,12 @@ def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> 
 
 
 def heard_at(store: MemoryStore, key: Hashable) -> float:
-    """When the engine told of the key, this process's time; for ever ago if it never did."""
+    """When the engine told of the key, by `time.monotonic`; for ever ago if it never did."""
+    return max((window.heard for window in windows_of(store, key)), default=-inf)
+
+
+def windows_of(store: MemoryStore, key: Hashable) -> list[HeardWindow]:
+    """The windows of a key that the engine told of."""
     entry = store.entries.get(key)
     windows = (entry,) if isinstance(entry, Window) else () if entry is None else entry.windows
-    return max((getattr(window, "heard", -inf) for window in windows), default=-inf)
+    return [window for window in windows if isinstance(window, HeardWindow)]

@@ -29,7 +29,7 @@ from aiolimit.ramps import Ramps
 from aiolimit.rate import Rate
 from aiolimit.shared.jobs import Charge, Debit, GiveBack, Take
 from aiolimit.shared.local import LocalShare, share_of
-from aiolimit.shared.mirror import heard_at, learn
+from aiolimit.shared.mirror import heard_at, learn, windows_of
 from aiolimit.shared.script import Answer, HeardWindow, Run, Shape
 from aiolimit.shared.sender import Sender
 from aiolimit.shared.sharing import Sharing
@@ -40,6 +40,7 @@ __all__ = ["TRUST", "Line", "SharedQuota"]
 #: Seconds for which a key that is known to be full is not asked about.
 TRUST: Final = 1.0
 _AGAIN: Final = 0.001  # seconds after which to ask again where a refusal cannot be explained
+_CROWDED: Final = 4  # asks in vain that are counted
 _KEPT: Final = 0.2  # seconds for which credit is kept for a caller who waits elsewhere, too
 _ROUNDING: Final = 1e-9  # of a credit: a sum of fractions
 _SHAPES: Final = 256  # sets of limits whose calls are kept packed
@@ -57,8 +58,8 @@ class Line(Protocol):
         """The engine has answered, or will not: let in who may go, and tell the others."""
         ...
 
-    def is_joint(self, key: Hashable) -> bool:
-        """Whether the first waits for another limiter besides."""
+    def keeps(self, key: Hashable) -> bool:
+        """Whether the first keeps what it has, as it waits for the answer of another store."""
         ...
 
     def fail(self, key: Hashable, most: int) -> None:
@@ -98,6 +99,11 @@ class SharedQuota:
         self._former: tuple[tuple[Rate, ...], float] = ((), -inf)  # rates until then
         self._shapes: dict[Limits, Shape] = {}
 
+    def doubt(self, key: Hashable) -> None:
+        """What is known of a key is old: ask when it is next wanted."""
+        for window in windows_of(self.mirror, key):
+            window.heard = -inf
+
     def begin_anew(self) -> None:
         """Another event loop is in use: what was asked on the old one is not answered any more."""
         for ticket in self._tickets.values():
@@ -118,7 +124,7 @@ class SharedQuota:
         """As `MemoryStore.take`; the wait is infinite while the engine has not answered."""
         ticket = self._tickets.get(key)
         if ticket is not None and limits is ticket.limits and 0 < want < ticket.credit:
-            if self._ramps is None and ticket.timer is None:  # most is: see `_spend`
+            if self._ramps is None and not ticket.is_lease:  # most are: see `_spend`
                 ticket.credit -= want
                 self.charged_at = ticket.stamp
                 return want, 0.0
@@ -147,11 +153,11 @@ class SharedQuota:
             )
         ):
             wait = self._wait(key, least, limits, now)
-        if wait and now - heard_at(self.mirror, key) < TRUST:
+        if wait and monotonic() - heard_at(self.mirror, key) < TRUST:
             return 0, wait
         if not wait and self._refused is not None and self._refused == key:
             return 0, _AGAIN * (1 + random.random())  # noqa: S311
-        self.ask(key, limits, sender)
+        self.ask(key, limits, sender, hopeful=entry is not None and not wait)
         return 0, inf
 
     def charge(self, key: Hashable, cost: float, limits: Limits, now: float) -> float:
@@ -212,6 +218,9 @@ class SharedQuota:
         self.local.counts.change(rates)
         if [rate.per for rate in old] != [rate.per for rate in rates]:
             self._former = old, now + max(rate.per for rate in old)
+            if self.sharing.is_linked:
+                known = [key for keys in self.mirror.tables() for key in keys]
+                self._put_some(iter(known), self._move)
 
     def forget(self, key: Hashable | None) -> None:
         """Forget what was granted for a key, or for all: the engine has forgotten it."""
@@ -273,19 +282,25 @@ class SharedQuota:
         now = self.time()
         self._untold = dict.fromkeys(self.local.keys())
         self._untold_until = now + self.local.longest
-        self._tell(iter(self.local.owing()))
+        self._put_some(iter(self.local.owing()), self._debit)
 
-    def _tell(self, keys: Iterator[Hashable]) -> None:
-        """Tell some of the debts, and the others when that is done."""
-        jobs = [self._debit(key) for key in islice(keys, _TOLD)]
+    def _put_some(
+        self, keys: Iterator[Hashable], job_for: Callable[[Hashable], Charge | Debit]
+    ) -> None:
+        """Do something for some keys, and for the others when that is done."""
+        jobs = [job_for(key) for key in islice(keys, _TOLD)]
         for job in jobs:
             if job is jobs[-1] and len(jobs) == _TOLD:
-                job.then = lambda: self._tell(keys)
+                job.then = lambda: self._put_some(keys, job_for)
             self.sharing.put(job.key, job)
 
     def _debit(self, key: Hashable) -> Debit:
         self._untold.pop(key, None)
         return Debit(self, key, tuple(rate.limit for rate in self.mirror.rates))
+
+    def _move(self, key: Hashable) -> Charge:
+        """Charge nothing, which takes what is charged over to the new periods."""
+        return Charge(self, key, 0, tuple(rate.limit for rate in self.mirror.rates), Stamp(0))
 
     def looks_again(self, key: Hashable) -> float | None:
         """Seconds after which to ask again for those who wait longer: what is known grows old."""
@@ -295,8 +310,18 @@ class SharedQuota:
 
     # --- asking ----------------------------------------------------------------------------
 
-    def ask(self, key: Hashable, limits: Limits, sender: Sender | None = None) -> None:
-        """Have the engine asked for what those want who wait for the key, once."""
+    def ask(
+        self,
+        key: Hashable,
+        limits: Limits,
+        sender: Sender | None = None,
+        *,
+        hopeful: bool = False,
+    ) -> None:
+        """Have the engine asked for what those want who wait for the key, once.
+
+        hopeful: whether there was room as far as was known.
+        """
         ticket = self._tickets.get(key)
         if ticket is not None:
             if ticket.is_asking:
@@ -308,6 +333,7 @@ class SharedQuota:
             elif key in self._untold:
                 self.sharing.put(key, self._debit(key))
         ticket = Ticket(limits)
+        ticket.is_hopeful = hopeful
         job = Take(self, key, ticket)
         self._tickets[key] = ticket
         (sender or self.sharing.sender(key)).put(job)
@@ -400,7 +426,10 @@ class SharedQuota:
         ticket.stamp.engine = answer.at
         if cost:
             self.local.note(key, cost, ticket.limits, now)
-        self.contention = 0 if answer.granted else min(self.contention + 1, 4)
+        if answer.granted:
+            self.contention = 0
+        elif ticket.is_hopeful:
+            self.contention = min(self.contention + 1, _CROWDED)
         self._refused = key if answer.granted < wanted else None
         try:
             self.line.answered(key)
@@ -426,7 +455,7 @@ class SharedQuota:
         self, key: Hashable, ticket: Ticket, cost: float, limits: Limits, now: float
     ) -> None:
         stamp = ticket.stamp
-        if stamp is None or ticket.timer is not None:  # a lease: it was granted before it is used
+        if stamp is None or ticket.is_lease:  # it was granted before it is used
             stamp = Stamp(now)
             stamp.engine = ticket.stamp and ticket.stamp.engine
         self.charged_at = stamp
@@ -443,8 +472,9 @@ class SharedQuota:
             return
         life = self.sharing.lease_life(ticket.limits, self.mirror.rates)
         if ticket.credit and life:
+            ticket.is_lease = True
             ticket.keep(self._clock, self.time() + life, lambda: self._expire(key, ticket))
-        elif ticket.credit and self.line.is_joint(key):
+        elif ticket.credit and self.line.keeps(key):
             ticket.keep(self._clock, self.time() + _KEPT, lambda: self._expire(key, ticket))
         else:
             self._release(key, ticket)
@@ -466,6 +496,12 @@ class SharedQuota:
             mask = ticket.limits
             layout = self.mirror.layout if None in mask else None
             self.give_back(key, credit, mask, layout, self.time(), stamp)
+
+    def release(self, key: Hashable) -> None:
+        """Give back what was kept for a caller who does not go yet."""
+        ticket = self._tickets.get(key)
+        if ticket is not None and ticket.credit and not ticket.is_lease:
+            self._release(key, ticket)
 
     def release_all(self) -> None:
         """Give back all that was not spent: the process goes."""

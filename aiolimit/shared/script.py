@@ -10,6 +10,7 @@ from hashlib import sha1
 from importlib.resources import files
 from math import ceil, inf
 from struct import Struct, unpack_from
+from time import monotonic
 from typing import Final, NamedTuple
 
 from aiolimit.counts import Limits
@@ -69,7 +70,7 @@ class Call(NamedTuple):
 
 
 class HeardWindow(Window):
-    """A window as the engine has told of it, with the time when it did."""
+    """A window as the engine has told of it, with the time when it did, by `time.monotonic`."""
 
     __slots__ = ("heard",)
 
@@ -268,7 +269,7 @@ def answers_of(raw: bytes) -> list[bytes | Refused]:
 
 def _window(raw: bytes, offset: int, length: int, at: float, heard: float) -> HeardWindow:
     window = HeardWindow()
-    window.heard = heard
+    window.heard = monotonic()
     if not length:
         return window
     _, gone, closes, last, total, older = _STATE.unpack_from(raw, offset)

@@ -109,6 +109,11 @@ class Sharing:
                 self._beat_on(link)
         return link
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether the engine has been asked on a loop that runs."""
+        return self._link is not None and self._link.loop.is_running()
+
     def sender(self, key: Hashable) -> Sender:
         """Where calls for that key go."""
         link = self.link()

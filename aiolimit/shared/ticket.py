@@ -28,11 +28,23 @@ class Stamp(float):
 class Ticket:
     """What a key has asked for, or was granted and has not spent."""
 
-    __slots__ = ("credit", "expires", "is_asking", "is_used", "limits", "stamp", "timer")
+    __slots__ = (
+        "credit",
+        "expires",
+        "is_asking",
+        "is_hopeful",
+        "is_lease",
+        "is_used",
+        "limits",
+        "stamp",
+        "timer",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits  # under which it was asked
         self.is_asking = True
+        self.is_hopeful = False  # whether there was room, as far as was known
+        self.is_lease = False
         self.is_used = False
         self.credit: float = 0
         self.stamp: Stamp | None = None
