@@ -9,11 +9,12 @@ import ast
 import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aiolimit import Limiter, Statistics
 from aiolimit.redis import RedisStore
 from aiolimit.shared.admission import SharedAdmission
+from aiolimit.shared.line import SharedQueues
 
 __all__ = ["Stores", "shared_tests"]
 
@@ -88,7 +89,9 @@ def _nests_sync_calls(node: ast.AST) -> bool:
 async def _settled(limiter: Limiter) -> Statistics:
     """What a limiter counts, when it has heard of all it has asked."""
     admission = limiter._admission
-    while isinstance(admission, SharedAdmission) and admission.sharing.is_busy():
+    while isinstance(admission, SharedAdmission) and (
+        admission.sharing.is_busy() or cast(SharedQueues, admission.queues)._new
+    ):
         await asyncio.sleep(0.0002)
     return limiter.statistics()
 

@@ -22,6 +22,7 @@ from aiolimit.shared.script import Run
 __all__ = ["SharedQueues"]
 
 _ASKED: Final = 1024  # callers in one call
+_LOOKED_AT: Final = 256  # callers who are told at once that they wait, or are refused
 _GATED: Final = 32  # the same where a load controller may hold some of them up
 
 
@@ -69,11 +70,6 @@ class SharedQueues(Queues):
         self._new.setdefault(home, []).append(waiter)
         self.quota.ask(home, self.limits_of(waiter))
         return waiter
-
-    def serve(self, home: Hashable) -> None:
-        """As always; who cannot go for long is looked after, as others may give back meanwhile."""
-        super().serve(home)
-        self._look_after(home)
 
     def take_for(self, waiter: Waiter, now: float) -> float:
         """Spend what was granted on the first of a queue, or ask for it."""
@@ -141,25 +137,40 @@ class SharedQueues(Queues):
     def answered(self, key: Hashable) -> None:
         """The engine has answered, or will not: let in who may go, and look at the others."""
         queue = self.by_key.get(key)
-        new = self._new.pop(key, [])
-        if queue is None:
-            return
-        if len(queue) == 1 and self._gate is None:  # most are: what follows comes to the same
-            waiter = new[0] if new else queue.first()
+        if queue is not None and len(queue) == 1 and self._gate is None:
+            # Most are alone: what follows comes to the same.
+            waiter = queue.first()
             if waiter is not None and waiter.joint is None and not waiter.future.done():
                 if not self.take_for(waiter, self.time()):
                     waiter.future.set_result(None)
                     self._drop(queue)
-                    return
-        self.serve(key)
-        left = [waiter for waiter in new if waiter in queue]
-        if not left:
+                    queue = None
+        if queue is not None:
+            self.serve(key)
+        else:
+            self.quota.served(key)
+
+    def serve(self, home: Hashable) -> None:
+        """As always; then whoever is new, and cannot go, is looked at as others are who come."""
+        super().serve(home)
+        queue = self.by_key.get(home)
+        if queue is None or not queue.goes_on:
+            self.quota.served(home)
+        if queue is None or queue.asks or queue.goes_on:
             return
-        if queue.asks:  # there was room for some, and perhaps there is for more
-            self._new[key] = left + self._new.get(key, [])
-            return
+        if home in self._new:
+            self._look_at_new(queue)
+        self._look_after(home)
+
+    def _look_at_new(self, queue: Queue) -> None:
+        """Those who have asked, and wait from now on, or are refused."""
+        left = [waiter for waiter in self._new.pop(queue.key) if waiter in queue]
+        if len(left) > _LOOKED_AT:
+            self._new[queue.key] = left[_LOOKED_AT:]
+            self.serve_soon(queue.key)  # when the loop has had its turn
         now, ahead = self.time(), queue.cost - sum(waiter.cost for waiter in left)
-        for waiter in left:
+        first = queue.first()
+        for waiter in left[:_LOOKED_AT]:
             if waiter.future.done():
                 self._give_up(waiter)
                 continue
@@ -168,15 +179,15 @@ class SharedQueues(Queues):
                 continue
             if waiter.deadline < inf:
                 limits = self.limits_of(waiter)
-                if now + self._estimate(queue, ahead, waiter.cost, limits, now) > (
-                    waiter.deadline + GRACE
-                ):
+                wait = self._estimate(queue, ahead, waiter.cost, limits, now)
+                if now + wait > waiter.deadline + GRACE:
                     self._fail(waiter)
                     continue
             waiter.is_counted = True
             self.waiting += 1
             ahead += waiter.cost
-        self.serve(key)
+        if queue.first() is not first:
+            self.serve(queue.key)
 
     def fail(self, key: Hashable, most: int) -> None:
         """The engine did not answer, and nobody passes then: end the waiting of the first ones."""

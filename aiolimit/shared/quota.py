@@ -153,9 +153,14 @@ class SharedQuota:
             )
         ):
             wait = self._wait(key, least, limits, now)
-        if wait and monotonic() - heard_at(self.mirror, key) < TRUST:
+        has_just_told = self._refused is not None and self._refused == key
+        if wait and (
+            entry is None  # it is the ramp of this process
+            or has_just_told
+            or monotonic() - heard_at(self.mirror, key) < TRUST
+        ):
             return 0, wait
-        if not wait and self._refused is not None and self._refused == key:
+        if has_just_told:
             return 0, _AGAIN * (1 + random.random())  # noqa: S311
         self.ask(key, limits, sender, hopeful=entry is not None and not wait)
         return 0, inf
@@ -435,7 +440,6 @@ class SharedQuota:
             self.line.answered(key)
         finally:
             self._refused = None
-            self._leave_over(key, ticket)
 
     def not_granted(self, key: Hashable, ticket: Ticket, asked: int) -> None:
         """The engine did not answer. What it may have done counts as done, and is not repeated."""
@@ -466,9 +470,10 @@ class SharedQuota:
         if ticket.credit <= _ROUNDING * cost:
             self._close(key, ticket)
 
-    def _leave_over(self, key: Hashable, ticket: Ticket) -> None:
-        """Keep what is left of an answer for as long as it may be kept."""
-        if self._tickets.get(key) is not ticket or ticket.is_asking:
+    def served(self, key: Hashable) -> None:
+        """All have gone who could: keep what is left of an answer if it may be kept."""
+        ticket = self._tickets.get(key)
+        if ticket is None or ticket.is_asking or ticket.timer is not None:
             return
         life = self.sharing.lease_life(ticket.limits, self.mirror.rates)
         if ticket.credit and life:
