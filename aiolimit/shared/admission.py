@@ -81,7 +81,8 @@ class SharedAdmission(Admission):
     def request(self, permit: Permit, *, holds: bool) -> Waiter | None:
         """As `Admission.request`; whoever has to ask gets a place, and waits for the answer."""
         queue = self.queues.by_key.get(permit.key)
-        if queue is not None and queue.asks and permit._at is None and self._is_plain:
+        is_open = queue is not None and (queue.asks or queue.goes_on)
+        if is_open and permit._at is None and self._is_plain:
             # Many ask for one key at once: what follows comes to the same.
             permit._at = ASKED
             bound = self.max_wait if permit._max_wait is ... else check_wait(permit._max_wait)
@@ -149,8 +150,9 @@ class SharedAdmission(Admission):
     ) -> None:
         """As `Admission.check_turn`; who has only asked is looked at when it is answered."""
         queue = self.queues.by_key.get(home)
-        if obstacle is None and not wait and (queue is None or queue.asks):
-            return
+        if obstacle is None and not wait:
+            if queue is None or queue.asks or queue.goes_on:
+                return
         super().check_turn(key, home, cost, limits, wait, max_wait, now, obstacle)
 
     def try_acquire(self, key: Hashable, cost: float, limits: Limits) -> bool:

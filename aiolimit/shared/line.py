@@ -54,7 +54,7 @@ class SharedQueues(Queues):
     ) -> Waiter:
         """Give a caller a place: that of one who waits, or of one who has asked if `wait` is 0."""
         queue = self.by_key.get(home)
-        if wait or held is not None or (queue is not None and not queue.asks):
+        if wait or held is not None or not (queue is None or queue.asks or queue.goes_on):
             waiter = super().add(home, key, cost, limits, now, wait, deadline, holds, held)
             self._look_after(home)
             return waiter
@@ -68,7 +68,8 @@ class SharedQueues(Queues):
         waiter.is_counted, waiter.at_once = False, deadline <= now
         queue.add(waiter)
         self._new.setdefault(home, []).append(waiter)
-        self.quota.ask(home, self.limits_of(waiter))
+        if not queue.goes_on:  # else those who go now leave something over, or ask
+            self.quota.ask(home, self.limits_of(waiter))
         return waiter
 
     def take_for(self, waiter: Waiter, now: float) -> float:
