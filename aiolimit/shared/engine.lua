@@ -164,8 +164,8 @@ end
 
 -- The processes that live: each tells so every `interval`, and is taken for gone after three.
 local function census(key, op, text, at)
-  local interval
-  interval, at = unpack('<d', text, at)
+  local interval, since
+  interval, since, at = unpack('<dd', text, at)
   local member = text:sub(at)
   if op == BEAT then
     redis.call('ZADD', key, string.format('%.0f', clock), member)
@@ -174,8 +174,8 @@ local function census(key, op, text, at)
     redis.call('ZREM', key, member)
   end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', clock - 3 * interval))
-  local fresh = string.format('%.0f', clock - 1.25 * interval)
-  return pack('<ddd', redis.call('ZCARD', key), clock, redis.call('ZCOUNT', key, fresh, '+inf'))
+  local fresh = redis.call('ZCOUNT', key, string.format('%.0f', since), '+inf')
+  return pack('<ddd', redis.call('ZCARD', key), clock, fresh)
 end
 
 local function call(keys, text, first)

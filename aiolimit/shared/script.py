@@ -213,31 +213,36 @@ def touching(call: Call) -> Call:
     return Call(call.keys, text)
 
 
-def beat(key: bytes, member: bytes, interval: float) -> Call:
-    """Tell that a process lives; it is answered how many do. The interval is in seconds."""
-    return Call((key,), _beat(_BEAT, interval) + member)
+def beat(key: bytes, member: bytes, interval: float, since: float) -> Call:
+    """Tell that a process lives; it is answered how many do, and how many have told so since.
+
+    interval: seconds between two such calls. since: a time of the engine's, microseconds.
+    """
+    return Call((key,), _beat(_BEAT, interval, since) + member)
 
 
 def leave(key: bytes, member: bytes) -> Call:
     """Tell that a process goes."""
-    return Call((key,), _beat(_LEAVE, 1.0) + member)
+    return Call((key,), _beat(_LEAVE, 1.0, 0.0) + member)
 
 
-def _beat(verb: int, interval: float) -> bytes:
-    return _DOUBLE.pack(-1.0) + bytes((verb, 1, 0, 0)) + _DOUBLE.pack(interval * _MICRO)
+def _beat(verb: int, interval: float, since: float) -> bytes:
+    head = _DOUBLE.pack(-1.0) + bytes((verb, 1, 0, 0))
+    return head + _ENTRY.pack(interval * _MICRO, since)
 
 
 class Census(NamedTuple):
-    """How many processes live, and how many of them have told so just now."""
+    """How many processes live, how many have told so since, and the engine's time."""
 
     alive: int
     fresh: int
+    at: float
 
 
 def census_of(raw: bytes) -> Census:
     """Read the answer to `beat`."""
-    alive, _, fresh = _GIVE.unpack_from(raw)
-    return Census(int(alive), int(fresh))
+    alive, at, fresh = _GIVE.unpack_from(raw)
+    return Census(int(alive), int(fresh), at)
 
 
 def batch_of(calls: Sequence[Call]) -> tuple[list[bytes], bytes]:

@@ -16,13 +16,14 @@ from aiolimit.counts import Limits
 from aiolimit.errors import Source
 from aiolimit.rate import Rate
 from aiolimit.shared.names import Names
-from aiolimit.shared.script import Call, beat, census_of, leave
+from aiolimit.shared.script import Call, Census, beat, census_of, leave
 from aiolimit.shared.sender import Job, Sender
 
 __all__ = ["Link", "Policy", "Sharing", "StoreOptions"]
 
 _BEAT: Final = 1.0  # seconds
 _OFTEN: Final = 0.25  # seconds, while others come back
+_ON_ITS_WAY: Final = 0.1  # seconds: what an engine that stood still finds in its sockets is older
 _COMING_BACK: Final = 13.0  # seconds: nobody tries less often than that
 
 #: What to do while the engine does not answer; see `aiolimit.redis.RedisStore`.
@@ -94,6 +95,7 @@ class Sharing:
         self._alive = 1
         self._fresh = 1
         self._coming_back_until = 0.0
+        self._back_since = 0.0  # what was told before that may have been on its way for long
         self._registry = f"{self.names.start}processes".encode("utf-8", "surrogatepass")
 
     # --- where calls go --------------------------------------------------------------------
@@ -141,6 +143,7 @@ class Sharing:
         if link is None:
             return
         self._fresh = 1
+        self._back_since = 0.0
         self._coming_back_until = link.time() + _COMING_BACK
         self._beat(link)
         self.on_recovery()
@@ -162,14 +165,19 @@ class Sharing:
             return 1.0
         return self._fresh / self.processes
 
-    def counted(self, alive: int, fresh: int) -> None:
-        """The engine has told how many live, and how many of them have told so just now."""
-        self._fresh = fresh
+    def counted(self, census: Census) -> None:
+        """The engine has told how many live, and how many have told so since it is back."""
         if not self._coming_back_until:
-            self._alive = max(1, alive)
+            self._alive = max(1, census.alive)
+        elif self._back_since:
+            self._fresh = max(1, census.fresh)
+        else:
+            self._back_since = census.at + _ON_ITS_WAY * 1e6
 
     def _beat(self, link: Link) -> None:
-        link.sender(self._registry).put(_Beat(self, beat(self._registry, link.member, _BEAT)))
+        link.sender(self._registry).put(
+            _Beat(self, beat(self._registry, link.member, _BEAT, self._back_since))
+        )
 
     def _beat_on(self, link: Link) -> None:
         """Tell from now on that this process lives, for as long as the limiter is in use."""
@@ -242,7 +250,7 @@ class _Beat:
 
     def answer(self, raw: bytes) -> None:
         """So many live."""
-        self._sharing.counted(*census_of(raw))
+        self._sharing.counted(census_of(raw))
 
     def fail(self, _error: Exception) -> None:
         """The next one tells."""
