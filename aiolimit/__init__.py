@@ -1,6 +1,13 @@
 """An asyncio-native rate limiter that is never over its limit."""
 
-from aiolimit.errors import CostTooHigh, Overloaded, QueueFull, RateLimited
+from aiolimit.errors import (
+    CostTooHigh,
+    Overloaded,
+    QueueFull,
+    RateLimited,
+    StoreError,
+    StoreUnavailable,
+)
 from aiolimit.limiter import Limiter
 from aiolimit.load.controller import LoadController
 from aiolimit.load.law import LoadState
@@ -24,6 +31,8 @@ __all__ = [
     "Rate",
     "RateLimited",
     "Statistics",
+    "StoreError",
+    "StoreUnavailable",
     "WarmUp",
 ]
 

@@ -358,6 +358,10 @@ class Admission(Refusing):
         for home in tuple(self.queues.by_key) if key is None else (key,):
             self.queues.serve(home)
 
+    def is_store_up(self) -> bool:
+        """Whether the counts can be asked."""
+        return True
+
     async def refresh(self, key: Hashable, limits: Limits) -> None:
         """Learn how a key stands: it is known here."""
 

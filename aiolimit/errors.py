@@ -192,6 +192,14 @@ class StoreUnavailable(RateLimited):
     `retry_after` is when the store is tried again, seconds. The quota was not looked at.
     """
 
+    retry_after: float
+
+    retry_after: float
+
+    retry_after: float
+
+    retry_after: float
+
 
 class StoreError(Exception):
     """The store does not answer, and callers are told: `on_store_error="raise"`.

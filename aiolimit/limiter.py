@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Coroutine, Hashable
-from math import floor
 from types import EllipsisType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -11,11 +10,11 @@ from aiolimit.arguments import check_cost, check_count, check_limit, check_name,
 from aiolimit.clock import Clock, check_clock
 from aiolimit.errors import RateLimited
 from aiolimit.explaining import explain
-from aiolimit.identity import OneOfAKind
+from aiolimit.lane import Lane
 from aiolimit.limited import limited
 from aiolimit.load.controller import LoadController, check_load
 from aiolimit.load.gate import Gate
-from aiolimit.memory import NEAR, MemoryStore
+from aiolimit.memory import MemoryStore
 from aiolimit.permit import UNUSUAL, Permit, bent, new_permit
 from aiolimit.quota import Quota
 from aiolimit.rate import Limit, Rate, check_rates
@@ -24,7 +23,6 @@ from aiolimit.shadow import ShadowAdmission
 from aiolimit.store import Store, check_store
 from aiolimit.warmup import Ramp, WarmUp
 from aiolimit.watcher import Watcher
-from aiolimit.window import Window
 
 __all__ = ["Limiter"]
 
@@ -34,7 +32,7 @@ T = TypeVar("T")
 _ONE: Final = 1
 
 
-class Limiter(OneOfAKind):
+class Limiter(Lane):
     """Limits how much may be done in a time, for each key by itself.
 
     ```python
@@ -71,20 +69,10 @@ class Limiter(OneOfAKind):
 
     __slots__ = (
         "__weakref__",
-        "_admission",
-        "_bent_lane",
         "_completed",
-        "_entered",
         "_gate",
-        "_lane",
-        "_lane_limit",
-        "_lane_mark",
-        "_near",
-        "_passed",
         "_queues",
         "_ramp",
-        "_store",
-        "_time",
         "_watchers",
         "load",
         "name",
@@ -371,57 +359,6 @@ class Limiter(OneOfAKind):
         """Calls that have passed, and of those how many are through, for the load controller."""
         return self._entered + self._passed, self._completed + self._passed
 
-    def _enter_at_once(self, key: Hashable) -> Permit | None:
-        """A permit of cost 1 that is entered already, where the fast lane is open; else None."""
-        window = self._lane.get(key)
-        if window is not None:  # as in `Permit.__aenter__`
-            now = self._time()
-            if now < window.closes:
-                total = window.total + 1
-                if total <= self._lane_mark or self._is_near(total):
-                    permit = self.acquire(key)
-                    window.total = total
-                    window.last = permit._at = now
-                    self._entered += 1
-                    return permit
-        return None
-
-    def _joins_near(self, window: Window, now: float) -> bool:
-        """Let a window be joined above the mark of its limit, if it may; it is counted then."""
-        joins = window.join(now, self._lane_limit)
-        self._near += joins and window.total > NEAR * self._lane_limit
-        return joins
-
-    def _is_near(self, total: float) -> bool:
-        """Whether a window may hold so much, above the mark of its limit; it is counted then."""
-        fits = total <= self._lane_limit
-        self._near += fits and total > NEAR * self._lane_limit
-        return fits
-
     def _quota(self, permit: Permit) -> Quota:
         limits = self._admission.limits_of(permit._own_limit, strict=False)
         return self._admission.standings.tell(permit.key, 1, limits)
-
-    def _set_lane(self) -> None:
-        """Open or close the fast lane: the windows that a cost of 1 may join without more ado.
-
-        It is open under one rate with a limit above `sub_windows` (up to that every admission
-        is kept by itself), without a burst, and while nobody waits. Closed, it holds no keys.
-        """
-        store = self._store
-        self._lane: dict[Hashable, Window] = {}
-        self._bent_lane: dict[Hashable, Window] = {}
-        self._lane_limit = store.rates[0].limit
-        # Whole, as whole numbers compare faster; what is a fraction above it is looked at again.
-        self._lane_mark = floor(NEAR * self._lane_limit)
-        is_plain = len(store.rates) == 1 and store.burst is None and self._admission.is_here
-        if is_plain and store.sub_windows is not None:
-            restrictions = self._admission.restrictions
-            free = not self._queues.by_key and not (restrictions and restrictions.by_key)
-            if self._lane_limit > store.sub_windows and free:
-                lane = cast(dict[Hashable, Window], store.entries)
-                ramps = self._admission.ramps
-                if ramps is None and self.load is None:
-                    self._lane = lane
-                elif ramps is None or (ramps.is_warm and ramps.timing.idle_after >= store.longest):
-                    self._bent_lane = lane

@@ -226,7 +226,7 @@ class Queues:
         return 0.0
 
     def wait_for(self, waiter: Waiter, now: float) -> float:
-        """Seconds until what the first of a queue asks for can be charged; infinite while it is asked."""
+        """Seconds until what the first of a queue asks for can be charged; infinite while asked."""
         return self.expected(waiter, now)
 
     def expected(self, waiter: Waiter, now: float) -> float:

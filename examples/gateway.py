@@ -15,7 +15,8 @@ an operator changes a limit with one statement, while it runs, from the next req
 Two limiters stand in a row. `quota` is each user's own: over it a request is refused at once
 with 429. `pace` is what the backend can take from all users together: over it requests wait
 their turn, in order, for two seconds at most. `trial` is a limit that its operator thinks about:
-in shadow, it counts whom it would refuse. All count for this one process. With a key in the
+in shadow, it counts whom it would refuse. All count for this one process, unless a store is given,
+as `workers.py` does for four of them. With a key in the
 environment variable GATEWAY_OPERATOR_KEY the operator sees at /-/status what each user has left,
 and at /-/dashboard/?operator=<key> a live page (`operators.py`).
 """
@@ -42,6 +43,7 @@ from starlette.routing import BaseRoute, Route
 
 from aiolimit import UNLIMITED, Limiter, RateLimited
 from aiolimit.http.fields import refusal_body, refusal_headers
+from aiolimit.store import Store
 
 SCHEMA = """
 CREATE TABLE users (
@@ -86,12 +88,18 @@ class Refused(Exception):
 
 
 class Gateway:
-    def __init__(self, database: Path, backend: str, operator_key: str | None = None) -> None:
+    def __init__(
+        self,
+        database: Path,
+        backend: str,
+        operator_key: str | None = None,
+        store: Store | None = None,
+    ) -> None:
         self.database, self.backend, self.operator_key = database, backend, operator_key
         # What a user has who is nothing special: every call brings the limit of its user.
-        self.quota = Limiter("60/min", name="quota", max_wait=0)
-        self.pace = Limiter("25/s", name="pace", burst=10, max_wait=2, max_waiters=500)
-        self.trial = Limiter("15/s", name="trial", max_wait=0, shadow=True)
+        self.quota = Limiter("60/min", name="quota", max_wait=0, store=store)
+        self.pace = Limiter("25/s", name="pace", burst=10, max_wait=2, max_waiters=500, store=store)
+        self.trial = Limiter("15/s", name="trial", max_wait=0, shadow=True, store=store)
         self.waiting: Counter[str] = Counter()
 
     @contextlib.asynccontextmanager
@@ -147,7 +155,7 @@ class Gateway:
         try:
             user = await self.look_up(request)
             limit = user.requests_per_minute or UNLIMITED
-            self.trial.try_acquire("everybody")
+            await self.trial.try_acquire_async("everybody")
             async with self.quota.acquire(user.name, limit=limit):
                 body = await request.body()
                 self.waiting[user.name] += 1
@@ -172,10 +180,10 @@ class Gateway:
             print(f"gateway: {error}", file=sys.stderr, flush=True)
             return JSONResponse({"error": "the user table cannot be read"}, 503)
 
-    def left(self, user: User) -> dict[str, object]:
+    async def left(self, user: User) -> dict[str, object]:
         limit = user.requests_per_minute
         try:
-            quota = self.quota.peek(user.name, limit=limit or UNLIMITED)
+            quota = await self.quota.peek_async(user.name, limit=limit or UNLIMITED)
         except (TypeError, ValueError) as error:
             return {"limit": limit, "error": str(error)}
         remaining = quota.remaining if limit else None
@@ -187,7 +195,7 @@ class Gateway:
             return JSONResponse({"error": "for the operator only"}, 403)
         try:
             async with self.users.execute(LOOK_UP) as rows:
-                users = {row[0]: self.left(User(*row)) async for row in rows}
+                users = {row[0]: await self.left(User(*row)) async for row in rows}
         except sqlite3.Error as error:
             return JSONResponse({"error": f"the user table cannot be read: {error}"}, 503)
         pace = self.pace.statistics()

@@ -36,6 +36,7 @@ REASONS: Final = {
     "queue_full": "blue",
     "overload": "red",
     "overload, before parsing": "dark-red",
+    "store_unavailable": "dark-purple",
     "cancelled": "#8E8E8E",
 }
 
@@ -44,7 +45,7 @@ WHY: Final = (
     "quota, cost_too_high: over a limit; fine if it is that caller's fault. timeout, queue_full: "
     "more comes than the limit lets pass; raise the limit, max_wait or max_waiters. overload: the "
     "process is busy; add processes. cancelled: the caller gave up; waits are longer than callers "
-    "have patience for."
+    "have patience for. store_unavailable: the shared store does not answer."
 )
 NEAR: Final = (
     "The share of admissions after which a key had used more than 80 % of a limit. It rises before "

@@ -77,6 +77,7 @@ def limiter() -> Json:
             Row("Warm-up", list(_warm_up())),
             Row("Keys", list(_keys())),
             Row("By process", list(_by_process())),
+            Row("Shared store", list(_store())),
         ],
     )
 
@@ -335,4 +336,29 @@ def _by_process() -> Iterator[Json]:
         unit="cps",
         width=12,
         height=7,
+    )
+
+
+def _store() -> Iterator[Json]:
+    yield lines(
+        "Decisions per second, by source",
+        "store: the store that processes share. local: this process; with a store, because it did "
+        "not answer, and then each process lets its part of the limit through. open, closed: "
+        "everybody or nobody passes meanwhile, as was chosen with on_store_error.",
+        Query(rate("aiolimit_decisions_total", by="source"), "{{source}}"),
+        unit="cps",
+        width=16,
+        height=7,
+        stacked=True,
+        colours={"store": "green", "local": "blue", "open": "orange", "closed": "red"},
+    )
+    yield numbers(
+        "Processes whose store answers",
+        "The share of the processes that have an answer from the store, or need none. Below 100 % "
+        "look at the engine, and at the network in between.",
+        Query(f"avg (aiolimit_store_up{{{LIMITER}}})", "answers"),
+        unit="percentunit",
+        width=8,
+        height=7,
+        steps=((None, "red"), (0.999, "green")),
     )

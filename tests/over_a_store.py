@@ -112,8 +112,7 @@ def _awaiting(body: list[ast.stmt]) -> list[ast.stmt]:
             awaiting.generic_visit(node)
         elif isinstance(node, ast.FunctionDef) and node.name in helpers:
             awaiting.generic_visit(node)
-            facts = {name: value for name, value in ast.iter_fields(node)}
-            node = ast.copy_location(ast.AsyncFunctionDef(**facts), node)
+            node = ast.copy_location(ast.AsyncFunctionDef(**dict(ast.iter_fields(node))), node)
         made.append(node)
     return made
 

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "aiolimit"
 # From the ground up. A room may import those before it, never those after it.
 FLOORS = [
     {"arguments", "eviction", "identity", "load.law", "load.cgroup"},
-    {"rate", "load.sensors", "load.adjustments", "watcher"},
+    {"rate", "load.sensors", "load.adjustments", "watcher", "counts", "store", "shared.breaker"},
     {"load.options"},
     {"window", "warmup", "quota", "clock"},
     {"pacer", "restriction", "errors"},
@@ -25,10 +25,19 @@ FLOORS = [
     {"load.controller"},
     {"queues", "standings"},
     {"permit"},
-    {"settling"},
+    {"settling", "refusing"},
     {"admission", "limited"},
-    {"shadow", "explaining"},
+    {"shadow", "explaining", "lane"},
     {"limiter", "joint"},
+    {"shared.names", "shared.script", "shared.credit"},
+    {"shared.local", "shared.sender", "shared.mirror", "shared.address"},
+    {"shared.sharing"},
+    {"shared.calls"},
+    {"shared.jobs"},
+    {"shared.quota"},
+    {"shared.line"},
+    {"shared.admission"},
+    {"redis"},
     {"watch.instrument"},
     {"watch.of_limiter", "watch.of_load"},
     {"watch.roster"},
@@ -48,7 +57,8 @@ FLOORS = [
 PURE = {
     "arguments", "rate", "window", "pacer", "warmup", "memory", "ramps", "errors", "report",
     "eviction", "identity", "quota", "restriction", "restrictions", "standings", "tally",
-    "load.law", "load.adjustments",
+    "load.law", "load.adjustments", "counts", "shared.breaker", "shared.names", "shared.local",
+    "shared.address",
     "http.fields", "http.paths", "http.structured", "http.times", "http.feedback",
 }  # fmt: skip
 

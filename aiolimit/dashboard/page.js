@@ -22,6 +22,7 @@ const REASONS = {
   overload: "violet",
   cost_too_high: "pink",
   cancelled: "grey",
+  store_unavailable: "teal",
 };
 const SIGNALS = ["blue", "orange", "green", "violet", "amber", "pink", "teal", "red"];
 

@@ -77,7 +77,9 @@ def _worth_telling(limiter: Limiter) -> Any:
         return max(islice(queues, _SAMPLED), key=lambda key: len(queues[key]))
     entries: Mapping[Any, Any] = limiter._store.entries
     some = list(islice(entries, _SAMPLED))
-    return min(some, key=lambda key: limiter.peek(key).remaining, default="")
+    admission = limiter._admission
+    limits = admission.queues.limits
+    return min(some, key=lambda key: admission.standings.tell(key, 1, limits).remaining, default="")
 
 
 def _explained(limiter: Limiter, key: str | None, *, show_keys: bool) -> str:

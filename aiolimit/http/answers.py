@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from aiolimit.counts import Limits
-from aiolimit.errors import Overloaded, RateLimited
+from aiolimit.errors import Overloaded, RateLimited, StoreUnavailable
 from aiolimit.http import fields
 from aiolimit.http.fields import (
     LIMIT,
@@ -110,6 +110,18 @@ class Answers:
         """The response to a call that was refused."""
         if isinstance(refused, Overloaded):
             return _overloaded(retry_after(refused.retry_after))
+        if isinstance(refused, StoreUnavailable):
+            headers = _raw(fields.refusal_headers(refused))
+            return _whole(503, headers, fields.refusal_body(refused))
+        if isinstance(refused, StoreUnavailable):
+            headers = _raw(fields.refusal_headers(refused))
+            return _whole(503, headers, fields.refusal_body(refused))
+        if isinstance(refused, StoreUnavailable):
+            headers = _raw(fields.refusal_headers(refused))
+            return _whole(503, headers, fields.refusal_body(refused))
+        if isinstance(refused, StoreUnavailable):
+            headers = _raw(fields.refusal_headers(refused))
+            return _whole(503, headers, fields.refusal_body(refused))
         headers = _raw(fields.refusal_headers(refused, self._headers, time.time()))
         return _whole(429, headers, fields.refusal_body(refused))
 

@@ -214,7 +214,8 @@ class ClientLimits(Generic[Q, R]):
 
     async def _wait_out_hold(self, limiter: Limiter, key: Hashable, deadline: float) -> None:
         """A request that costs nothing needs no quota, but it does leave a server alone."""
-        while wait := limiter.peek(key, 0).retry_after:
+        admission = limiter._admission
+        while wait := admission.standings.tell(key, 0, admission.queues.limits).retry_after:
             if time.monotonic() + wait > deadline:
                 raise limiter._admission.refuse_late(key, 0, wait)
             await asyncio.sleep(wait)

@@ -21,7 +21,7 @@ from math import ceil, floor, inf
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from aiolimit.errors import Overloaded, RateLimited
+from aiolimit.errors import Overloaded, RateLimited, StoreUnavailable
 from aiolimit.http.structured import parse_list
 from aiolimit.rate import UNLIMITED, Rate
 
@@ -93,8 +93,8 @@ def retry_after(seconds: float) -> int:
 
 
 def status(refused: RateLimited) -> int:
-    """429, as the caller asked too often; 503, as this server is overloaded."""
-    return 503 if isinstance(refused, Overloaded) else 429
+    """429, as the caller asked too often; 503, as this server is overloaded, or cannot tell."""
+    return 503 if isinstance(refused, Overloaded | StoreUnavailable) else 429
 
 
 class Policy(NamedTuple):
@@ -234,7 +234,7 @@ def refusal_headers(
     """
     if check_dialect(headers) == "legacy" and now is None:
         raise ValueError('headers="legacy" needs now, in seconds since 1970, not None')
-    if isinstance(refused, Overloaded):
+    if isinstance(refused, Overloaded | StoreUnavailable):
         return overload_headers(retry_after(refused.retry_after))
     made = {"content-type": _PROBLEM}
     after = None
@@ -256,8 +256,9 @@ def refusal_body(refused: RateLimited) -> bytes:
     It names no key: what identifies one caller is nothing to tell another. An overloaded server
     names no policy either, as the caller's quota has nothing to do with it.
     """
-    if isinstance(refused, Overloaded):
-        return overload_body(retry_after(refused.retry_after))
+    if isinstance(refused, Overloaded | StoreUnavailable):
+        why = _UNKNOWN if isinstance(refused, StoreUnavailable) else _BUSY
+        return overload_body(retry_after(refused.retry_after), why)
     known, _ = _told(refused)
     violated = [
         policy.name
@@ -292,14 +293,18 @@ def overload_headers(seconds: int) -> dict[str, str]:
     return {"content-type": _PROBLEM, "retry-after": str(seconds)}
 
 
+_BUSY: Final = "the server has more to do than it can"
+_UNKNOWN: Final = "the server cannot tell now what quota is left"
+
+
 @lru_cache(maxsize=256)
-def overload_body(seconds: int) -> bytes:
+def overload_body(seconds: int, why: str = _BUSY) -> bytes:
     """The problem "temporary-reduced-capacity", which goes with them."""
     return _problem(
         "temporary-reduced-capacity",
         "Request cannot be satisfied due to temporary server capacity constraints",
         503,
-        f"the server has more to do than it can; try again in {seconds} s",
+        f"{why}; try again in {seconds} s",
         (),
         seconds,
     )

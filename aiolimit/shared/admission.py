@@ -51,7 +51,7 @@ class SharedAdmission(Admission):
         self.sharing.on_recovery = self._recovered
         if (waits_for := getattr(self.clock, "waits_for", None)) is not None:
             waits_for(self.sharing.is_busy)  # a clock of tests, which would run ahead of answers
-        self.sharing.on_close = self.shared.release_all
+        self.sharing.on_close = self.shared.credits.release_all
         self._sweepers.append(Sweeper(self.shared.local, self.clock, self.time))
         self.shared.local.counts.on_new_key = self._sweepers[-1].see_to_it
 
@@ -73,7 +73,7 @@ class SharedAdmission(Admission):
     def use_rates(self) -> None:
         """Take over the limits of the rates; what is charged moves to the new periods."""
         super().use_rates()
-        self.shared.use_rates(self._rates, self.time())
+        self.shared.use_rates(self._rates)
         self._rates = self.store.rates
         fits = self.standings.fits(1, self.queues.limits)
         self._is_plain = fits and self.gate is None and self.ramps is None
@@ -133,7 +133,7 @@ class SharedAdmission(Admission):
             return home, 0.0 if wait == inf or (only_ask and wait is None) else wait
         return super().take(key, cost, limits, now, only_ask=only_ask)
 
-    def home(self, key: Hashable, now: float) -> Hashable:
+    def home(self, key: Hashable, _now: float) -> Hashable:
         """Each key counts by itself, in the engine: `max_keys` bounds what is known here."""
         return key
 
@@ -155,15 +155,15 @@ class SharedAdmission(Admission):
                 return
         super().check_turn(key, home, cost, limits, wait, max_wait, now, obstacle)
 
-    def try_acquire(self, key: Hashable, cost: float, limits: Limits) -> bool:
+    def try_acquire(self, _key: Hashable, _cost: float, _limits: Limits) -> bool:
         """Raises `RuntimeError`: the answer is not here at once."""
         raise self._later("try_acquire")
 
-    def peek(self, key: Hashable, cost: float, limits: Limits) -> Quota:
+    def peek(self, _key: Hashable, _cost: float, _limits: Limits) -> Quota:
         """Raises `RuntimeError`: the answer is not here at once."""
         raise self._later("peek")
 
-    def reset(self, key: Hashable | None) -> None:
+    def reset(self, _key: Hashable | None) -> None:
         """Raises `RuntimeError`: it is not done at once."""
         raise self._later("reset")
 
@@ -172,6 +172,10 @@ class SharedAdmission(Admission):
             f"limiter {self._name!r} keeps its counts in a store that answers later: "
             f"await {name}_async(...) in place of {name}(...)"
         )
+
+    def is_store_up(self) -> bool:
+        """Whether the engine is asked, all of its nodes that have been."""
+        return self.sharing.is_up()
 
     async def refresh(self, key: Hashable, limits: Limits) -> None:
         """Learn how a key stands."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from aiolimit.counts import Limits
+from aiolimit.shared.calls import Calls
+from aiolimit.shared.credit import Stamp, Ticket
 from aiolimit.shared.local import LocalShare
 from aiolimit.shared.script import Answer, Call, Run, Shape
-from aiolimit.shared.sharing import Sharing
-from aiolimit.shared.ticket import Stamp, Ticket
 
 __all__ = ["Charge", "Debit", "GiveBack", "Look", "Take"]
 
@@ -15,28 +15,11 @@ __all__ = ["Charge", "Debit", "GiveBack", "Look", "Take"]
 class Quota(Protocol):
     """What jobs have to know of `SharedQuota`."""
 
+    calls: Calls
     local: LocalShare
-    sharing: Sharing
-    time: Callable[[], float]
-
-    def shape(self, key: Hashable, limits: Limits, *, bends: bool = False) -> Shape:
-        """Of a call for that key."""
-        ...
-
-    def engine_now(self) -> float | None:
-        """The time to tell the engine."""
-        ...
-
-    def engine_time(self, at: float) -> float:
-        """What the engine calls a moment of this process."""
-        ...
 
     def wanted(self, key: Hashable, ticket: Ticket) -> tuple[list[Run], Limits] | None:
         """What to ask for now."""
-        ...
-
-    def read(self, raw: bytes, key: Hashable, limits: Limits, shape: Shape) -> Answer:
-        """Read an answer, and note what it tells of the key."""
         ...
 
     def granted(self, key: Hashable, ticket: Ticket, runs: list[Run], answer: Answer) -> None:
@@ -45,10 +28,6 @@ class Quota(Protocol):
 
     def not_granted(self, key: Hashable, ticket: Ticket, asked: int) -> None:
         """There was no answer."""
-        ...
-
-    def fastest(self) -> float:
-        """The highest pace there has been, cost a second."""
         ...
 
 
@@ -66,17 +45,17 @@ class _Job:
         self._quota = quota
         self._limits = limits
         self._shape: Shape
-        self._name = quota.sharing.names.of(key)  # raises for a key that has no text
+        self._name = quota.calls.names.of(key)  # raises for a key that has no text
         self.key = key
 
     def _begin(self, *, bends: bool = False) -> tuple[Shape, bytes, float | None]:
         """Under what the call is made, what the key is called, and the time to tell."""
-        quota = self._quota
-        shape = self._shape = quota.shape(self.key, self._limits, bends=bends)
-        return shape, self._name, quota.engine_now()
+        calls = self._quota.calls
+        shape = self._shape = calls.shape(self.key, self._limits, bends=bends)
+        return shape, self._name, calls.now()
 
     def _read(self, raw: bytes) -> Answer:
-        return self._quota.read(raw, self.key, self._limits, self._shape)
+        return self._quota.calls.read(raw, self.key, self._limits, self._shape)
 
     def answer(self, raw: bytes) -> None:
         """Note what it tells of the key."""
@@ -150,9 +129,9 @@ class GiveBack(Charge):
         """At the time that the engine has told, if it has."""
         at = self._stamp.engine
         if at is None:
-            at = self._quota.engine_time(self._stamp)
+            at = self._quota.calls.engine_time(self._stamp)
         shape, name, now = self._begin()
-        return shape.give_back(name, now, self._cost, at, self._quota.fastest())
+        return shape.give_back(name, now, self._cost, at, self._quota.calls.fastest)
 
     def answer(self, raw: bytes) -> None:
         """Note what it tells of the key."""
@@ -171,12 +150,12 @@ class Debit(_Job):
 
     def compose(self) -> Call | None:
         """All of the last window."""
-        until = self._until = self._quota.time()
+        until = self._until = self._quota.calls.time()
         everything, unknown, latest = self._quota.local.past(self.key, until)
         if not unknown and latest is None:
             self.then()
             return None
-        since = -1.0 if latest is None else self._quota.engine_time(latest)
+        since = -1.0 if latest is None else self._quota.calls.engine_time(latest)
         shape, name, now = self._begin()
         return shape.debit(name, now, since, everything, unknown)
 

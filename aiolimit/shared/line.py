@@ -80,7 +80,8 @@ class SharedQueues(Queues):
             if self._gate is not None:
                 waiter.cohort = self._gate.enter(now, holds=waiter.holds)
             self.waiting -= queue.remove(waiter) and waiter.is_counted
-            waiter.granted_at, waiter.source = self.quota.charged_at, self.quota.source_of_grant
+            at = waiter.granted_at = self.quota.charged_at
+            waiter.source = "store" if at is None else at.source
             waiter.layout = self.quota.layout if None in limits else None
             return 0.0
         if wait == inf:
@@ -93,7 +94,8 @@ class SharedQueues(Queues):
         """Seconds until what the first of a queue asks for could be charged; else it is asked."""
         home, limits = waiter.queue.key, self.limits_of(waiter)
         wait = super().wait_for(waiter, now)
-        if wait or self.quota.covers(home, waiter.cost, limits):
+        ticket = self.quota.credits.of(home)
+        if wait or (ticket is not None and ticket.covers(waiter.cost, limits)):
             return wait
         self.quota.ask(home, limits)
         waiter.queue.asks = True
@@ -210,7 +212,7 @@ class SharedQueues(Queues):
         if self.loop is not old:
             self._new.clear()
             self._looked_after.clear()
-            self.quota.begin_anew()
+            self.quota.credits.clear()
 
     def _drop(self, queue: Queue) -> None:
         super()._drop(queue)

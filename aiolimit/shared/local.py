@@ -18,7 +18,7 @@ from aiolimit.rate import Rate
 from aiolimit.shared.script import Past
 from aiolimit.window import Window
 
-__all__ = ["LocalShare", "share_of"]
+__all__ = ["LocalShare", "less", "share_of"]
 
 _JOINED = 64  # debts of a key that are closer than this part of the longest window are one
 
@@ -31,7 +31,7 @@ def share_of(limit: float, processes: int) -> float:
 class LocalShare:
     """The counts of one process under one limiter."""
 
-    __slots__ = ("_debts", "_eviction", "counts")
+    __slots__ = ("_burst", "_debts", "_eviction", "counts")
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class LocalShare:
         max_keys: int | None,
     ) -> None:
         self.counts = MemoryStore(rates, sub_windows=sub_windows, burst=burst, max_keys=max_keys)
+        self._burst = burst
         self._debts: dict[Hashable, list[Past]] = {}  # (time, cost), oldest first
         self._eviction = Eviction[list[Past]](lambda _, past, now: past[-1][0] + self.longest - now)
 
@@ -56,6 +57,12 @@ class LocalShare:
         if again is None or later is None:
             return later if again is None else again
         return min(again, later)
+
+    def share(self, limits: Limits, processes: int) -> Limits:
+        """What this process, one of so many, may use of those limits and of the burst."""
+        if self._burst is not None:
+            self.counts.burst = max(1, self._burst / processes)
+        return tuple(None if limit is None else share_of(limit, processes) for limit in limits)
 
     def note(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
         """The engine has granted that to this process."""
@@ -163,3 +170,14 @@ def _entries(window: Window, now: float) -> list[Past]:
     if newest > 0:
         found.append((now - window.last, newest))
     return found
+
+
+def less(look: Look, own: Look) -> Look:
+    """Of two views of one rate what both let pass."""
+    return Look(
+        min(look.remaining, own.remaining),
+        max(look.retry_after, own.retry_after),
+        max(look.reset_after, own.reset_after),
+        own.more_after if own.remaining < look.remaining else look.more_after,
+        look.binding if look.retry_after >= own.retry_after else own.binding,
+    )

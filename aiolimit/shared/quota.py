@@ -27,13 +27,14 @@ from aiolimit.errors import Source
 from aiolimit.memory import MemoryStore
 from aiolimit.ramps import Ramps
 from aiolimit.rate import Rate
+from aiolimit.shared.calls import Calls
+from aiolimit.shared.credit import Credits, Stamp, Ticket
 from aiolimit.shared.jobs import Charge, Debit, GiveBack, Take
-from aiolimit.shared.local import LocalShare, share_of
-from aiolimit.shared.mirror import heard_at, learn, windows_of
-from aiolimit.shared.script import Answer, HeardWindow, Run, Shape
+from aiolimit.shared.local import LocalShare, less
+from aiolimit.shared.mirror import heard_at, windows_of
+from aiolimit.shared.script import Answer, HeardWindow, Run
 from aiolimit.shared.sender import Sender
 from aiolimit.shared.sharing import Sharing
-from aiolimit.shared.ticket import Stamp, Ticket
 
 __all__ = ["TRUST", "Line", "SharedQuota"]
 
@@ -41,9 +42,6 @@ __all__ = ["TRUST", "Line", "SharedQuota"]
 TRUST: Final = 1.0
 _AGAIN: Final = 0.001  # seconds after which to ask again where a refusal cannot be explained
 _CROWDED: Final = 4  # asks in vain that are counted
-_KEPT: Final = 0.2  # seconds for which credit is kept for a caller who waits elsewhere, too
-_ROUNDING: Final = 1e-9  # of a credit: a sum of fractions
-_SHAPES: Final = 256  # sets of limits whose calls are kept packed
 _TOLD: Final = 64  # keys whose debts are told at once; then it is the turn of others
 
 
@@ -79,7 +77,7 @@ class SharedQuota:
         time: Callable[[], float],
     ) -> None:
         self.sharing = sharing
-        self.line: Line
+        self.line: Line  # is set by those who make both
         self.local = LocalShare(mirror.rates, mirror.sub_windows, mirror.burst, mirror.max_keys)
         self.mirror = mirror
         #: Of the latest decision: when it was charged, and where it came from.
@@ -88,27 +86,17 @@ class SharedQuota:
         self.time = time
         self._known: MemoryStore | Ramps = ramps or mirror
         self._ramps = ramps
-        self._clock = clock
-        self._tells_time = clock.time is not monotonic
-        self._tickets: dict[Hashable, Ticket] = {}
+        self.calls = Calls(sharing, mirror, ramps, clock, time)
+        self.credits = Credits(clock, self._give_back_credit)
         self._locally: set[Hashable] = set()  # decided without the engine, for this once
         self._refused: Hashable = None  # whom the engine has just refused, with others
         self._untold: dict[Hashable, None] = {}  # keys of which the engine may have lost the counts
         self._untold_until = -inf
-        self._offset = 0.0  # the engine's clock less this process's, seconds
-        self._former: tuple[tuple[Rate, ...], float] = ((), -inf)  # rates until then
-        self._shapes: dict[Limits, Shape] = {}
 
     def doubt(self, key: Hashable) -> None:
         """What is known of a key is old: ask when it is next wanted."""
         for window in windows_of(self.mirror, key):
             window.heard = -inf
-
-    def begin_anew(self) -> None:
-        """Another event loop is in use: what was asked on the old one is not answered any more."""
-        for ticket in self._tickets.values():
-            ticket.sleep()
-        self._tickets.clear()
 
     # --- as a store ------------------------------------------------------------------------
 
@@ -122,9 +110,9 @@ class SharedQuota:
         ahead: float = 0,
     ) -> tuple[float, float]:
         """As `MemoryStore.take`; the wait is infinite while the engine has not answered."""
-        ticket = self._tickets.get(key)
+        ticket = self.credits.of(key)
         if ticket is not None and limits is ticket.limits and 0 < want < ticket.credit:
-            if self._ramps is None and not ticket.is_lease:  # most are: see `_spend`
+            if self._ramps is None and not ticket.is_lease:  # most are: see `Credits.spend`
                 ticket.credit -= want
                 self.charged_at = ticket.stamp
                 return want, 0.0
@@ -136,7 +124,9 @@ class SharedQuota:
             self._ramps.attempt(key, now)
         if ticket is not None:
             if ticket.covers(want, limits):
-                self._spend(key, ticket, want, limits, now)
+                self.charged_at = self.credits.spend(key, ticket, want, now)
+                if self._ramps is not None:
+                    self._ramps.spend(key, want, limits, now)
                 return want, 0.0
             if ticket.is_asking:
                 return 0, inf
@@ -149,7 +139,7 @@ class SharedQuota:
             entry is not None
             and not (
                 type(entry) is HeardWindow
-                and entry.total + least <= cast(float, self.bounded(limits)[0])
+                and entry.total + least <= cast(float, self.calls.bounded(limits)[0])
             )
         ):
             wait = self._wait(key, least, limits, now)
@@ -204,47 +194,37 @@ class SharedQuota:
         looks = self._known.look(key, cost, limits, now)
         if not self.is_local(key) or self.sharing.policy != "local":
             return looks
-        return [
-            look and own and _less(look, own)
-            for look, own in zip(
-                looks, self.local.look(key, cost, self._share(limits), now), strict=True
-            )
-        ]
+        share = self.local.share(limits, self.sharing.processes)
+        own = self.local.look(key, cost, share, now)
+        return [one and other and less(one, other) for one, other in zip(looks, own, strict=True)]
 
     @property
     def layout(self) -> int:
         """As `MemoryStore.layout`."""
         return self.mirror.layout
 
-    def use_rates(self, old: tuple[Rate, ...], now: float) -> None:
+    def use_rates(self, old: tuple[Rate, ...]) -> None:
         """Take over the rates of the mirror; under the old ones things may have been charged."""
-        rates = self.mirror.rates
-        self._shapes.clear()
-        self.local.counts.change(rates)
-        if [rate.per for rate in old] != [rate.per for rate in rates]:
-            self._former = old, now + max(rate.per for rate in old)
-            if self.sharing.is_linked:
-                known = [key for keys in self.mirror.tables() for key in keys]
-                self._put_some(iter(known), self._move)
+        self.local.counts.change(self.mirror.rates)
+        if self.calls.use_rates(old) and self.sharing.is_linked:
+            known = [key for keys in self.mirror.tables() for key in keys]
+            self._put_some(iter(known), self._move)
 
     def forget(self, key: Hashable | None) -> None:
         """Forget what was granted for a key, or for all: the engine has forgotten it."""
         self.local.forget(key)
-        for one in list(self._tickets) if key is None else [key]:
-            ticket = self._tickets.get(one)
-            if ticket is not None and not ticket.is_asking:
-                self._close(one, ticket)
+        self.credits.forget(key)
+
+    def _give_back_credit(self, key: Hashable, ticket: Ticket) -> None:
+        stamp = cast(Stamp, ticket.stamp)
+        layout = self.mirror.layout if None in ticket.limits else None
+        self.give_back(key, ticket.credit, ticket.limits, layout, self.time(), stamp)
 
     # --- while the engine is silent --------------------------------------------------------
 
     def is_local(self, key: Hashable) -> bool:
         """Whether it is decided without the engine."""
         return key in self._locally or self.sharing.is_silent(key)
-
-    @property
-    def source_of_grant(self) -> Source:
-        """Where the latest grant came from."""
-        return "store" if self.charged_at is None else self.charged_at.source
 
     def source(self, key: Hashable) -> Source:
         """Where decisions for the key come from now."""
@@ -274,13 +254,6 @@ class SharedQuota:
             self._known.charge(key, cost, limits, now)
         elif self._ramps is not None:
             self._ramps.spend(key, cost, limits, now)
-
-    def _share(self, limits: Limits) -> Limits:
-        """What this process may use of those limits."""
-        processes = self.sharing.processes
-        burst = self.mirror.burst
-        self.local.counts.burst = burst and max(1, burst / processes)
-        return tuple(None if one is None else share_of(one, processes) for one in limits)
 
     def recovered(self) -> None:
         """The engine answers again: tell it what it does not know."""
@@ -327,11 +300,9 @@ class SharedQuota:
 
         hopeful: whether there was room as far as was known.
         """
-        ticket = self._tickets.get(key)
-        if ticket is not None:
-            if ticket.is_asking:
-                return
-            self._release(key, ticket)
+        ticket = self.credits.of(key)
+        if ticket is not None and ticket.is_asking:
+            return
         if self._untold:
             if self.time() > self._untold_until:
                 self._untold.clear()
@@ -340,67 +311,19 @@ class SharedQuota:
         ticket = Ticket(limits)
         ticket.is_hopeful = hopeful
         job = Take(self, key, ticket)
-        self._tickets[key] = ticket
+        self.credits.open(key, ticket)
         (sender or self.sharing.sender(key)).put(job)
-
-    def shape(self, key: Hashable, limits: Limits, *, bends: bool = False) -> Shape:
-        """Of a call for that key; where it bends, under what is left of the limits by now."""
-        if bends:
-            limits = self.bounded(limits)
-            if self._ramps is not None:
-                limits = self._ramps.in_force(key, limits, self.time())
-        old, until = self._former
-        if old and self.time() >= until:
-            self._former = (), -inf
-            self._shapes.clear()
-        shape = self._shapes.get(limits)
-        if shape is None:
-            shape = self._shape_of(limits)
-        return shape
-
-    def _shape_of(self, limits: Limits) -> Shape:
-        mirror, names = self.mirror, self.sharing.names
-        rates, parts = mirror.rates, mirror.sub_windows
-        old, _ = self._former
-        seeds = _seeds(old, names.windows(old, parts), rates) if old else ()
-        if len(self._shapes) >= _SHAPES:
-            self._shapes.clear()
-        ends = names.windows(rates, parts)
-        shape = self._shapes[limits] = Shape(ends, rates, limits, parts, mirror.burst, seeds)
-        return shape
 
     @property
     def is_paced(self) -> bool:
         """Whether a warm-up lets in one at a time."""
         return self._ramps is not None and not self._ramps.is_warm
 
-    def covers(self, key: Hashable, cost: float, limits: Limits) -> bool:
-        """Whether the cost was granted and is not spent."""
-        ticket = self._tickets.get(key)
-        return ticket is not None and ticket.covers(cost, limits)
-
-    def bounded(self, limits: Limits) -> Limits:
-        """The part of the limits that may be asked for, while other processes come back."""
-        part = self.sharing.part()
-        return limits if part >= 1 else tuple(one and max(1, one * part // 1) for one in limits)
-
-    def engine_now(self) -> float | None:
-        """The time to tell the engine; None where its own is meant."""
-        return self.time() if self._tells_time else None
-
-    def engine_time(self, at: float) -> float:
-        """What the engine calls a moment of this process, microseconds, as far as is known."""
-        return (at + self._offset) * 1e6
-
-    def fastest(self) -> float:
-        """The highest pace there has been, cost a second."""
-        return self.mirror.fastest
-
     def wanted(self, key: Hashable, ticket: Ticket) -> tuple[list[Run], Limits] | None:
         """What to ask for now; None, and nothing is asked, if nobody wants it any more."""
         found = self.line.wanted(key)
         if found is None:
-            self._close(key, ticket)
+            self.credits.close(key, ticket)
             return None
         runs, limits = found
         ticket.limits = limits
@@ -408,14 +331,6 @@ class SharedQuota:
         if batch > 1:
             runs.append((1, batch))
         return runs, limits
-
-    def read(self, raw: bytes, key: Hashable, limits: Limits, shape: Shape) -> Answer:
-        """Read an answer, and note what it tells of the key."""
-        heard = self.time()
-        answer = shape.answer(raw, heard)
-        self._offset = answer.at / 1e6 - heard
-        learn(self.mirror, key, limits, answer)
-        return answer
 
     def granted(self, key: Hashable, ticket: Ticket, runs: list[Run], answer: Answer) -> None:
         """The engine has let in the first so many; the others wait."""
@@ -443,7 +358,7 @@ class SharedQuota:
 
     def not_granted(self, key: Hashable, ticket: Ticket, asked: int) -> None:
         """The engine did not answer. What it may have done counts as done, and is not repeated."""
-        self._close(key, ticket)
+        self.credits.close(key, ticket)
         if self.sharing.policy in ("local", "open"):
             self._locally.add(key)
             try:
@@ -453,71 +368,18 @@ class SharedQuota:
         else:
             self.line.fail(key, asked)
 
-    # --- credit ----------------------------------------------------------------------------
-
-    def _spend(
-        self, key: Hashable, ticket: Ticket, cost: float, limits: Limits, now: float
-    ) -> None:
-        stamp = ticket.stamp
-        if stamp is None or ticket.is_lease:  # it was granted before it is used
-            stamp = Stamp(now)
-            stamp.engine = ticket.stamp and ticket.stamp.engine
-        self.charged_at = stamp
-        ticket.credit -= cost
-        ticket.is_used = True
-        if self._ramps is not None:
-            self._ramps.spend(key, cost, limits, now)
-        if ticket.credit <= _ROUNDING * cost:
-            self._close(key, ticket)
-
     def served(self, key: Hashable) -> None:
-        """All have gone who could: keep what is left of an answer if it may be kept."""
-        ticket = self._tickets.get(key)
-        if ticket is None or ticket.is_asking or ticket.timer is not None:
-            return
-        life = self.sharing.lease_life(ticket.limits, self.mirror.rates)
-        if ticket.credit and life:
-            ticket.is_lease = True
-            ticket.keep(self._clock, self.time() + life, lambda: self._expire(key, ticket))
-        elif ticket.credit and self.line.keeps(key):
-            ticket.keep(self._clock, self.time() + _KEPT, lambda: self._expire(key, ticket))
-        else:
-            self._release(key, ticket)
-
-    def _expire(self, key: Hashable, ticket: Ticket) -> None:
-        """A lease has come to its end, or is not used any more."""
-        if self._tickets.get(key) is not ticket:
-            return
-        if ticket.is_used and self.time() < ticket.expires:
-            ticket.keep(self._clock, ticket.expires, lambda: self._expire(key, ticket))
-        else:
-            self._release(key, ticket)
-
-    def _release(self, key: Hashable, ticket: Ticket) -> None:
-        """Give back what was not spent."""
-        credit, stamp = ticket.credit, ticket.stamp
-        self._close(key, ticket)
-        if credit > 0 and stamp is not None:
-            mask = ticket.limits
-            layout = self.mirror.layout if None in mask else None
-            self.give_back(key, credit, mask, layout, self.time(), stamp)
+        """All have gone who could: what is left of an answer is kept if it may be."""
+        ticket = self.credits.of(key)
+        if ticket is not None and not ticket.is_asking:
+            lease = self.sharing.lease_life(ticket.limits, self.mirror.rates)
+            self.credits.leave(key, lease=lease, keeps=self.line.keeps(key))
 
     def release(self, key: Hashable) -> None:
         """Give back what was kept for a caller who does not go yet."""
-        ticket = self._tickets.get(key)
+        ticket = self.credits.of(key)
         if ticket is not None and ticket.credit and not ticket.is_lease:
-            self._release(key, ticket)
-
-    def release_all(self) -> None:
-        """Give back all that was not spent: the process goes."""
-        for key, ticket in list(self._tickets.items()):
-            if not ticket.is_asking:
-                self._release(key, ticket)
-
-    def _close(self, key: Hashable, ticket: Ticket) -> None:
-        ticket.sleep()
-        if self._tickets.get(key) is ticket:
-            del self._tickets[key]
+            self.credits.release(key, ticket)
 
     def _wait(
         self, key: Hashable, cost: float, limits: Limits, now: float, ahead: float = 0
@@ -525,32 +387,12 @@ class SharedQuota:
         """Seconds until the cost passes, as far as is known."""
         wait = 0.0
         if ahead or self._ramps is not None or key in self.mirror:
-            bounded = self.bounded(limits)
+            bounded = self.calls.bounded(limits)
             wait = self._known.take(key, 0, cost, bounded, now, ahead=ahead)[1]
         if self.sharing.policy == "local" and self.is_local(key):
-            share = self._share(limits)
+            share = self.local.share(limits, self.sharing.processes)
             wait = max(wait, self.local.wait(key, cost, share, now))
             burst = self.local.counts.burst
             if any(one is not None and cost > one for one in (*share, burst)):
                 wait = max(wait, self.sharing.retry_after(key))  # too much for a part of it
         return wait
-
-
-def _less(look: Look, own: Look) -> Look:
-    """Of two views of one rate what both let pass."""
-    return Look(
-        min(look.remaining, own.remaining),
-        max(look.retry_after, own.retry_after),
-        max(look.reset_after, own.reset_after),
-        own.more_after if own.remaining < look.remaining else look.more_after,
-        look.binding if look.retry_after >= own.retry_after else own.binding,
-    )
-
-
-def _seeds(
-    old: tuple[Rate, ...], ends: tuple[bytes, ...], new: tuple[Rate, ...]
-) -> tuple[bytes, ...]:
-    """Which former window each rate takes over: that of its period, or the longest."""
-    by_period = {rate.per: end for rate, end in zip(old, ends, strict=True)}
-    longest = by_period[max(by_period)]
-    return tuple(by_period.get(rate.per, longest) for rate in new)

@@ -133,6 +133,10 @@ class Sharing:
         """Whether an answer is awaited."""
         return self._link is not None and any(sender.is_busy for sender in self._link.senders)
 
+    def is_up(self) -> bool:
+        """Whether no part of the engine is silent."""
+        return self._link is None or not any(one.breaker.is_open for one in self._link.senders)
+
     def retry_after(self, key: Hashable) -> float:
         """Seconds until it is tried again, if it is not asked for now."""
         return max(0.05, self.sender(key).breaker.retry_at - self.link().time())

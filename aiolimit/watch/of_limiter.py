@@ -24,6 +24,15 @@ def _shadow_rejected(limiter: Limiter) -> Values:
             yield (reason,), count
 
 
+def _decisions(limiter: Limiter) -> Values:
+    sources = limiter._admission.tally.sources
+    if sources:
+        for source, count in sources.items():
+            yield (source,), count
+    else:
+        yield ("local",), _admitted(limiter) + sum(limiter._admission.tally.rejected().values())
+
+
 def _restricted(limiter: Limiter) -> int:
     restrictions = limiter._admission.restrictions
     return 0 if restrictions is None else len(restrictions.by_key)
@@ -173,6 +182,26 @@ LIMITER: Final[tuple[Instrument[Limiter], ...]] = (
         "1",
         (),
         _warm_up,
+        "min",
+    ),
+    Instrument(
+        "aiolimit_decisions",
+        "counter",
+        "Calls that were decided, by where. store: in the store that processes share. local: in "
+        "this process; with a store, because it did not answer, and then by this "
+        "process's share of the limit. open, closed: what is chosen for that case.",
+        "{call}",
+        ("source",),
+        _decisions,
+    ),
+    Instrument(
+        "aiolimit_store_up",
+        "gauge",
+        "1 while the store that processes share answers, and where there is none; 0 while it is "
+        "not asked because it did not. Look at the engine, and at the network between.",
+        "1",
+        (),
+        one(lambda limiter: float(limiter._admission.is_store_up())),
         "min",
     ),
     Instrument(

@@ -1,0 +1,114 @@
+"""How a limiter's calls are put to the engine, and what its answers mean here."""
+
+from collections.abc import Callable, Hashable
+from math import inf
+from time import monotonic
+from typing import Final
+
+from aiolimit.clock import Clock
+from aiolimit.counts import Limits
+from aiolimit.memory import MemoryStore
+from aiolimit.ramps import Ramps
+from aiolimit.rate import Rate
+from aiolimit.shared.mirror import learn
+from aiolimit.shared.names import Names
+from aiolimit.shared.script import Answer, Shape
+from aiolimit.shared.sharing import Sharing
+
+__all__ = ["Calls"]
+
+_SHAPES: Final = 256  # sets of limits whose calls are kept packed
+
+
+class Calls:
+    """The calls of one limiter.
+
+    mirror: what this process knows of the keys; its rates are those of the limiter.
+    """
+
+    def __init__(
+        self,
+        sharing: Sharing,
+        mirror: MemoryStore,
+        ramps: Ramps | None,
+        clock: Clock,
+        time: Callable[[], float],
+    ) -> None:
+        self.names: Names = sharing.names
+        self.time = time
+        self._sharing = sharing
+        self._mirror = mirror
+        self._ramps = ramps
+        self._tells_time = clock.time is not monotonic
+        self._offset = 0.0  # the engine's clock less this process's, seconds
+        self._former: tuple[tuple[Rate, ...], float] = ((), -inf)  # rates until then
+        self._shapes: dict[Limits, Shape] = {}
+
+    def shape(self, key: Hashable, limits: Limits, *, bends: bool = False) -> Shape:
+        """Of a call for that key; where it bends, under what is left of the limits by now."""
+        if bends:
+            limits = self.bounded(limits)
+            if self._ramps is not None:
+                limits = self._ramps.in_force(key, limits, self.time())
+        old, until = self._former
+        if old and self.time() >= until:
+            self._former = (), -inf
+            self._shapes.clear()
+        shape = self._shapes.get(limits)
+        if shape is None:
+            shape = self._shape_of(limits)
+        return shape
+
+    def _shape_of(self, limits: Limits) -> Shape:
+        mirror, names = self._mirror, self.names
+        rates, parts = mirror.rates, mirror.sub_windows
+        old, _ = self._former
+        seeds = _seeds(old, names.windows(old, parts), rates) if old else ()
+        if len(self._shapes) >= _SHAPES:
+            self._shapes.clear()
+        ends = names.windows(rates, parts)
+        shape = self._shapes[limits] = Shape(ends, rates, limits, parts, mirror.burst, seeds)
+        return shape
+
+    def bounded(self, limits: Limits) -> Limits:
+        """The part of the limits that may be asked for, while other processes come back."""
+        part = self._sharing.part()
+        return limits if part >= 1 else tuple(one and max(1, one * part // 1) for one in limits)
+
+    def now(self) -> float | None:
+        """The time to tell the engine; None where its own is meant."""
+        return self.time() if self._tells_time else None
+
+    def engine_time(self, at: float) -> float:
+        """What the engine calls a moment of this process, microseconds, as far as is known."""
+        return (at + self._offset) * 1e6
+
+    @property
+    def fastest(self) -> float:
+        """The highest pace there has been, cost a second."""
+        return self._mirror.fastest
+
+    def read(self, raw: bytes, key: Hashable, limits: Limits, shape: Shape) -> Answer:
+        """Read an answer, and note what it tells of the key."""
+        heard = self.time()
+        answer = shape.answer(raw, heard)
+        self._offset = answer.at / 1e6 - heard
+        learn(self._mirror, key, limits, answer)
+        return answer
+
+    def use_rates(self, old: tuple[Rate, ...]) -> bool:
+        """Take over the rates of the mirror. Returns whether windows move to other periods."""
+        self._shapes.clear()
+        if [rate.per for rate in old] == [rate.per for rate in self._mirror.rates]:
+            return False
+        self._former = old, self.time() + max(rate.per for rate in old)
+        return True
+
+
+def _seeds(
+    old: tuple[Rate, ...], ends: tuple[bytes, ...], new: tuple[Rate, ...]
+) -> tuple[bytes, ...]:
+    """Which former window each rate takes over: that of its period, or the longest."""
+    by_period = {rate.per: end for rate, end in zip(old, ends, strict=True)}
+    longest = by_period[max(by_period)]
+    return tuple(by_period.get(rate.per, longest) for rate in new)
