@@ -194,12 +194,6 @@ class StoreUnavailable(RateLimited):
 
     retry_after: float
 
-    retry_after: float
-
-    retry_after: float
-
-    retry_after: float
-
 
 class StoreError(Exception):
     """The store does not answer, and callers are told: `on_store_error="raise"`.
