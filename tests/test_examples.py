@@ -1,18 +1,22 @@
 """Each example, run as a user would run it."""
 
 import asyncio
+import os
 import re
 import shutil
+import signal
 import sqlite3
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import http_sf
 import httpx2
 import pytest
 
-from tests.serving import free_port, run, running
+from tests.serving import ROOT, free_port, run, running
+from tests.support import worst
 
 
 def bearer(name: str) -> dict[str, str]:
@@ -321,3 +325,77 @@ def test_examples_are_a_page_long() -> None:
         lines = Path("examples", f"{name}.py").read_text().splitlines()
         assert len(lines) <= length, name
     assert sys.version_info >= (3, 11)
+
+
+async def test_four_workers_keep_one_limit_and_outlive_their_valkey() -> None:
+    command = (sys.executable, "examples/workers.py", "--port", "0")
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+
+    async def until(pattern: str) -> str:
+        """Read on until a line says that; gives what it says."""
+        while True:
+            line = (await asyncio.wait_for(cast(Any, process.stdout).readline(), 30)).decode()
+            assert line, "".join(said)
+            said.append(line)
+            if found := re.search(pattern, line):
+                return found[1]
+
+    passed: list[float] = []
+    strange: list[object] = []
+    is_over = False
+
+    async def ask(client: httpx2.AsyncClient) -> None:
+        while not is_over:
+            answer = await client.get("/", headers=bearer("erin"))
+            if answer.status_code == 200:
+                passed.append(time.monotonic())
+            elif answer.status_code != 429:
+                strange.append((answer.status_code, answer.text))
+
+    try:
+        number = int(await until(r"process (\d+)"))
+        address = await until(r"workers on (http://\S+)")
+        limits = httpx2.Limits(max_connections=40)
+        async with httpx2.AsyncClient(base_url=address, limits=limits, timeout=30) as client:
+            await eventually_answers(client)
+            askers = [asyncio.create_task(ask(client)) for _ in range(40)]
+            while len(passed) < 50:
+                await asyncio.sleep(0.05)
+            os.kill(number, signal.SIGKILL)
+            killed = time.monotonic()
+            await until(r"process (\d+)")
+            await until(r"(answers) again")  # of those who had something to ask
+            back = time.monotonic()
+            count = len(passed)
+            while len(passed) < count + 40:
+                await asyncio.sleep(0.05)
+            is_over = True
+            await asyncio.gather(*askers)  # none has met a connection that was refused
+    finally:
+        process.send_signal(signal.SIGINT)
+        rest = (await process.communicate())[0].decode()
+    assert strange == []
+    assert "Traceback" not in "".join(said) + rest
+    assert process.returncode == 0
+    # Answers are on their way for a while, so seconds are told apart only roughly here; four workers
+    # that do not share would let four times as much through.
+    assert len(passed) <= 25 * (passed[-1] - passed[0] + 1.5)
+    assert worst(passed, 1.0) <= 2 * 25
+    meanwhile = sum(killed + 0.5 < at < back for at in passed)
+    assert meanwhile >= 0.6 * 25 * (back - killed - 0.5), "each worker has its part of the limit"
+
+
+async def eventually_answers(client: httpx2.AsyncClient) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            await client.get("/", headers=bearer("erin"))
+        except httpx2.TransportError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
+        else:
+            return
