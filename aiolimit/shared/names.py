@@ -25,21 +25,21 @@ def text_of(key: Hashable) -> str:
     Raises `TypeError` for a key that has no text of its own: an object whose `repr` tells where
     it lies in memory.
     """
-    if isinstance(key, str) and not isinstance(key, Enum):
+    if isinstance(key, str):
         text = str.__str__(key)
         return f"~{text}" if text.startswith("~") or not text else text
     return f"~.{_told(key)}"
 
 
 def _told(key: object) -> str:
-    if isinstance(key, Enum):
-        # A member of a mixed enum equals its value, and hashes like it.
-        value = key.value
-        is_mixed = isinstance(key, (str, int))
-        return _told(value) if is_mixed else f"{type(key).__qualname__}.{key.name}"
+    # A member of an enum that is text or a number equals that, and is taken for it.
+    if isinstance(key, str):
+        return repr(str.__str__(key))
+    if isinstance(key, Enum) and not isinstance(key, int):
+        return f"{type(key).__qualname__}.{key.name}"
     if isinstance(key, (bool, int, float)):
         return repr(int(key)) if key == key // 1 else repr(float(key))  # 1 == 1.0 == True
-    if isinstance(key, (str, bytes)) or key is None:
+    if isinstance(key, bytes) or key is None:
         return repr(key)
     if isinstance(key, tuple):
         return f"({','.join(map(_told, key))})"
