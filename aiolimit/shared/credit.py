@@ -24,6 +24,7 @@ class Stamp(float):
 
     engine: float | None = None
     source: Source = "store"
+    is_unsure = False  # the engine was asked, and may have charged it, or not
 
 
 class Ticket:

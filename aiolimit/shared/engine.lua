@@ -3,11 +3,11 @@
 -- KEYS: of each call in turn its windows, its pacer if it has one, and its seeds if it has some.
 -- ARGV: the calls, packed, each after its length; so is what is answered. See `script.py`.
 --
--- A window is one string: a header of six numbers, then the older entries, (time, cost) each.
+-- A window is one string: a header of seven numbers, then the older entries, (time, cost) each.
 -- Times are whole microseconds of the engine's clock. Where that is behind the last write, as on
 -- a promoted replica, no time has passed; from there it goes on, by what was lost so far.
 local unpack, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.ceil
-local HEAD, ENTRY, NEVER = '<dddddd', '<dd', -1 / 0
+local HEAD, HEAD_SIZE, ENTRY, NEVER = '<ddddddd', 56, '<dd', -1 / 0
 local TAKE, CHARGE, GIVE_BACK, DEBIT, BEAT, LEAVE = 0, 1, 2, 3, 4, 5
 local MARGIN = 1000 -- milliseconds that a key lives longer than it matters
 local SLOW = 3600000 -- the same where a test says what time it is, as that may stand still
@@ -15,21 +15,34 @@ local SLOW = 3600000 -- the same where a test says what time it is, as that may 
 local clock = redis.call('TIME')
 clock = clock[1] * 1000000 + clock[2]
 
+local function stop(key)
+  error({err = 'WRONGTYPE ' .. key .. ' holds what is no window'})
+end
+
+-- What is no number, or infinite, is not ours: only a window that is empty was never used.
+local function check(key, lost, last, total, older)
+  if not (lost > NEVER and lost < -NEVER and last < -NEVER and total >= 0 and total < -NEVER
+    and older < -NEVER) then stop(key) end
+  if total > 0 and not (last > NEVER) then stop(key) end
+end
+
 local function load(key, seed, limit, period, parts)
   local text = redis.call('GET', key)
   if not text and seed then text = redis.call('GET', seed) end
   local window = {key = key, limit = limit, period = period, parts = parts, text = text or '',
-    lost = 0, closes = NEVER, last = NEVER, total = 0, older = 0, from = 49, more = ''}
+    lost = 0, closes = NEVER, last = NEVER, total = 0, older = 0, from = HEAD_SIZE + 1, more = ''}
   if text then
-    window.lost, window.gone, window.closes, window.last, window.total, window.older =
-      unpack(HEAD, text)
+    if #text < HEAD_SIZE or (#text - HEAD_SIZE) % 16 ~= 0 then stop(key) end
+    window.lost, window.born, window.gone, window.closes, window.last, window.total,
+      window.older = unpack(HEAD, text)
+    check(key, window.lost, window.last, window.total, window.older)
   end
   return window
 end
 
 -- Let what is old leave.
 local function drop(window, now)
-  if not window.gone then window.gone = now - 1 end -- nothing was admitted here before
+  if not window.gone then window.born, window.gone = now, now - 1 end -- there was nothing here
   if window.total == 0 then return end
   if now - window.last >= window.period then
     window.gone, window.closes, window.total, window.older = window.last, NEVER, 0, 0
@@ -123,6 +136,8 @@ end
 -- Charge what passed at an earlier time, of which the engine was not told.
 local function debit(window, cost, at, now)
   if now - at >= window.period then return end
+  -- Some of it may be given back, and who does tells its time less exactly.
+  window.gone = math.min(window.gone, math.max(at - 1000000, now - window.period))
   local span = span_of(window, cost)
   if window.total == 0 or at >= window.last then
     add(window, cost, at, span)
@@ -147,8 +162,8 @@ local function expiry(left, fixed)
 end
 
 local function save(window, now, raw, fixed)
-  local text = pack(HEAD, now - raw, window.gone, window.closes, window.last, window.total,
-    window.older) .. window.text:sub(window.from) .. window.more
+  local text = pack(HEAD, now - raw, window.born, window.gone, window.closes, window.last,
+    window.total, window.older) .. window.text:sub(window.from) .. window.more
   local left = window.total == 0 and window.period or window.last + window.period - now
   redis.call('SET', window.key, text, 'PX', expiry(left, fixed))
   window.text = text
@@ -198,11 +213,18 @@ local function call(keys, text, first)
     pace, burst, at = unpack('<dd', text, at)
     pacer = {key = keys[first + count], pace = pace, burst = burst, lost = 0, at = NEVER, ahead = 0}
     pacer.text = redis.call('GET', pacer.key) or ''
-    if pacer.text ~= '' then pacer.lost, pacer.at, pacer.ahead = unpack('<ddd', pacer.text) end
+    if pacer.text ~= '' then
+      if #pacer.text ~= 24 then stop(pacer.key) end
+      pacer.lost, pacer.at, pacer.ahead = unpack('<ddd', pacer.text)
+      check(pacer.key, pacer.lost, pacer.at, pacer.ahead, 0)
+    end
     now = math.max(now, raw + pacer.lost, pacer.at)
     pacer.drained = pacer.ahead > 0 and math.max(0, pacer.ahead - (now - pacer.at) * pace) or 0
   end
-  for _, window in ipairs(windows) do drop(window, now) end
+  for _, window in ipairs(windows) do
+    drop(window, now)
+    if window.total ~= window.total or window.older ~= window.older then stop(window.key) end
+  end
 
   local granted, changed, charged = 0, false, 0
   if op == TAKE then
@@ -260,7 +282,7 @@ local function call(keys, text, first)
       if #known == 1 then number, at = unpack('<H', text, at) end
     end
     for _, window in ipairs(windows) do
-      local is_lost = since >= 0 and window.gone >= since and now - since < window.period
+      local is_lost = since >= 0 and window.born > since and now - since < window.period
       for _, one in ipairs(known[is_lost and 1 or 2]) do debit(window, one[2], one[1], now) end
       if is_lost then granted = 1 end
     end

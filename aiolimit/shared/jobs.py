@@ -7,7 +7,7 @@ from aiolimit.counts import Limits
 from aiolimit.shared.calls import Calls
 from aiolimit.shared.credit import Stamp, Ticket
 from aiolimit.shared.local import LocalShare
-from aiolimit.shared.script import Answer, Call, Run, Shape
+from aiolimit.shared.script import Answer, Call, Past, Run, Shape, was_refused
 
 __all__ = ["Charge", "Debit", "GiveBack", "Look", "Take"]
 
@@ -26,8 +26,14 @@ class Quota(Protocol):
         """So many were let in."""
         ...
 
-    def not_granted(self, key: Hashable, ticket: Ticket, asked: int) -> None:
+    def not_granted(
+        self, key: Hashable, ticket: Ticket, runs: list[Run], *, is_unsure: bool
+    ) -> None:
         """There was no answer."""
+        ...
+
+    def lost(self) -> None:
+        """The engine has lost what it knew."""
         ...
 
 
@@ -88,10 +94,10 @@ class Take(_Job):
         """Hand out what was granted."""
         self._quota.granted(self.key, self._ticket, self._runs, self._read(raw))
 
-    def fail(self, _error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """The failure policy decides."""
-        asked = sum(count for _, count in self._runs)
-        self._quota.not_granted(self.key, self._ticket, asked)
+        is_unsure = not was_refused(error)
+        self._quota.not_granted(self.key, self._ticket, self._runs, is_unsure=is_unsure)
 
 
 class Charge(_Job):
@@ -119,6 +125,12 @@ class Charge(_Job):
         self._stamp.engine = self._read(raw).at
         self.then()
 
+    def fail(self, _error: Exception) -> None:
+        """It may not have been done: it is told as a debt, as twice is better than never."""
+        if self._cost:
+            self._quota.local.owe_again(self.key, self._cost, self._stamp)
+        self.then()
+
 
 class GiveBack(Charge):
     """Give back to the entry that it came from."""
@@ -137,36 +149,45 @@ class GiveBack(Charge):
         """Note what it tells of the key."""
         self._read(raw)
 
+    def fail(self, _error: Exception) -> None:
+        """It may have been done, so it is not done again."""
+
 
 class Debit(_Job):
     """Tell what was let in without the engine, and what it may have lost."""
 
-    __slots__ = ("_until", "then")
+    __slots__ = ("_told", "then")
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         super().__init__(quota, key, limits)
-        self._until = 0.0
+        self._told: list[Past] = []
         self.then: Callable[[], object] = lambda: None
 
     def compose(self) -> Call | None:
         """All of the last window."""
-        until = self._until = self._quota.calls.time()
-        everything, unknown, latest = self._quota.local.past(self.key, until)
-        if not unknown and latest is None:
+        now = self._quota.calls.time()
+        everything, unknown = self._quota.local.past(self.key, now)
+        since = self._quota.calls.told_at(self.key)
+        if not unknown and (since < 0 or not everything):
             self.then()
             return None
-        since = -1.0 if latest is None else self._quota.calls.engine_time(latest)
-        shape, name, now = self._begin()
-        return shape.debit(name, now, since, everything, unknown)
+        # Known from here on, or a second one on its way would tell it again.
+        self._told = [(now - age, cost) for age, cost in unknown]
+        self._quota.local.settled(self.key)
+        shape, name, fixed = self._begin()
+        return shape.debit(name, fixed, since, everything, unknown)
 
     def answer(self, raw: bytes) -> None:
         """The engine knows it now."""
-        self._read(raw)
-        self._quota.local.settled(self.key, self._until)
+        if self._read(raw).granted:
+            self._quota.lost()
         self.then()
 
     def fail(self, _error: Exception) -> None:
         """It is told again when the engine is back: twice is too strict for a window at most."""
+        for at, cost in self._told:
+            self._quota.local.owe_again(self.key, cost, at)
+        self.then()
 
 
 class Look(_Job):

@@ -9,7 +9,7 @@ Pure: it takes `now`, reads no clock and knows no engine.
 """
 
 from collections.abc import Hashable
-from math import floor, inf
+from math import floor
 
 from aiolimit.counts import Limits, Look
 from aiolimit.eviction import Eviction
@@ -42,8 +42,10 @@ class LocalShare:
     ) -> None:
         self.counts = MemoryStore(rates, sub_windows=sub_windows, burst=burst, max_keys=max_keys)
         self._burst = burst
-        self._debts: dict[Hashable, list[Past]] = {}  # (time, cost), oldest first
-        self._eviction = Eviction[list[Past]](lambda _, past, now: past[-1][0] + self.longest - now)
+        self._debts: dict[Hashable, _Debts] = {}
+        self._eviction = Eviction[_Debts](
+            lambda _, debts, now: max(at for at, _ in debts.passed) + self.longest - now
+        )
 
     @property
     def longest(self) -> float:
@@ -76,18 +78,12 @@ class LocalShare:
     def owe(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
         """The cost was let in, or charged, and the engine does not know."""
         home = self.counts.home(key, now)
-        self.counts.charge(home, cost, limits, now)
-        if home is OVERFLOW:
-            return  # as many keys as may be kept are kept
         debts = self._debts.get(key)
-        if debts is None:
-            debts = self._debts[key] = []
-        if debts and now - debts[-1][0] < self.longest / _JOINED:
-            debts[-1] = now, debts[-1][1] + cost
-        else:
-            while debts and debts[0][0] <= now - self.longest:
-                debts.pop(0)
-            debts.append((now, cost))
+        if debts is None and home is not OVERFLOW:  # no more keys are kept than may be
+            debts = self._debts[key] = _Debts(self._entries(key))
+        if debts is not None:
+            debts.add(now, cost, self.longest)
+        self.counts.charge(home, cost, limits, now)
 
     def give_back(
         self,
@@ -98,43 +94,52 @@ class LocalShare:
         at: float,
         *,
         is_debt: bool,
-    ) -> None:
-        """What was let in at that time was not needed."""
+    ) -> float:
+        """What was let in at that time was not needed. Returns what the engine has to give back."""
         self.counts.take(self.counts.home(key, now), -cost, 0, limits, now, at)
-        debts = self._debts.get(key, [])
-        index = 0
-        while is_debt and cost > 0 and index < len(debts):
-            then, owed = debts[index]
-            if then >= at:
-                part = min(cost, owed)
-                debts[index] = then, owed - part
-                cost -= part
-            index += 1
+        debts = self._debts.get(key)
+        if debts is None:
+            return cost
+        taken = _take_out(debts.passed if is_debt else debts.granted, cost, at)
+        return cost - taken if is_debt else cost
+
+    def owe_again(self, key: Hashable, cost: float, now: float) -> None:
+        """What was noted as charged may not have been."""
+        debts = self._debts.get(key)
+        if debts is None:
+            granted = self._entries(key)
+            _take_out(granted, cost, now)
+            debts = self._debts[key] = _Debts(granted)
+        debts.add(now, cost, self.longest)
 
     def look(self, key: Hashable, cost: float, limits: Limits, now: float) -> list[Look | None]:
         """How the key stands under this process's share."""
         return self.counts.look(self.counts.home(key, now), cost, limits, now)
 
-    def past(self, key: Hashable, now: float) -> tuple[list[Past], list[Past], float | None]:
-        """What this process let in: all of it, what the engine does not know of, and the latest.
+    def past(self, key: Hashable, now: float) -> tuple[list[Past], list[Past]]:
+        """What this process let in: all of it, and what the engine does not know of.
 
-        As (seconds ago, cost), oldest first. The latest is the time of what the engine granted
-        last, as far as that is known.
+        As (seconds ago, cost), oldest first.
         """
+        debts = self._debts.get(key)
+        if debts is None:
+            return _ago(self._entries(key), now), []
+        passed = _ago(debts.passed, now)
+        return _ago(debts.granted, now) + passed, passed
+
+    def _entries(self, key: Hashable) -> list[Past]:
+        """What is charged to a key, as (time, cost), oldest first, where it is remembered longest."""
         entry = self.counts.entries.get(key)
-        debts = [(now - at, cost) for at, cost in self._debts.get(key, ()) if cost > 0]
         if entry is None:
-            return debts, debts, None
+            return []
         windows = (entry,) if isinstance(entry, Window) else entry.windows
-        # The window that remembers longest; of two the fuller one.
-        longest = max(
-            zip(self.counts.rates, windows, strict=True),
-            key=lambda pair: (pair[0].per, pair[1].total),
-        )[1]
-        everything = _entries(longest, now)
-        begun = debts[0][0] if debts else -inf
-        granted = [age for age, _ in everything if age > begun]
-        return everything, debts, now - granted[-1] if granted else None
+        pairs = zip(self.counts.rates, windows, strict=True)
+        # Of two windows that remember as long the fuller one.
+        _, window = max(pairs, key=lambda pair: (pair[0].per, pair[1].total))
+        flat = (window.older or [])[window.first :]
+        found = list(zip(flat[::2], flat[1::2], strict=True))
+        newest = window.total - window.older_total
+        return [*found, (window.last, newest)] if newest > 0 else found
 
     def keys(self) -> list[Hashable]:
         """Those with something that the engine may have to be told."""
@@ -144,13 +149,9 @@ class LocalShare:
         """Those with something that the engine does not know of."""
         return list(self._debts)
 
-    def settled(self, key: Hashable, until: float) -> None:
-        """The engine knows by now what was let in up to then."""
-        left = [debt for debt in self._debts.get(key, ()) if debt[0] > until]
-        if left:
-            self._debts[key] = left
-        else:
-            self._debts.pop(key, None)
+    def settled(self, key: Hashable) -> None:
+        """The engine is told of all that was let in."""
+        self._debts.pop(key, None)
 
     def forget(self, key: Hashable | None) -> None:
         """Forget one key, or all."""
@@ -162,14 +163,39 @@ class LocalShare:
             self._debts.pop(key, None)
 
 
-def _entries(window: Window, now: float) -> list[Past]:
-    """A window's entries as (seconds ago, cost), oldest first."""
-    flat = (window.older or [])[window.first :]
-    found = [(now - at, cost) for at, cost in zip(flat[::2], flat[1::2], strict=True)]
-    newest = window.total - window.older_total
-    if newest > 0:
-        found.append((now - window.last, newest))
-    return found
+class _Debts:
+    """What a key was granted by the engine before it was silent, and what passed since."""
+
+    __slots__ = ("granted", "passed")
+
+    def __init__(self, granted: list[Past]) -> None:
+        self.granted = granted  # (time, cost), oldest first
+        self.passed: list[Past] = []
+
+    def add(self, now: float, cost: float, longest: float) -> None:
+        """So much has passed without the engine."""
+        passed = self.passed
+        if passed and now - passed[-1][0] < longest / _JOINED:
+            passed[-1] = now, passed[-1][1] + cost
+        else:
+            while passed and passed[0][0] <= now - longest:
+                passed.pop(0)
+            passed.append((now, cost))
+
+
+def _take_out(entries: list[Past], cost: float, at: float) -> float:
+    """Take up to the cost out of the first entries that are no older than that time."""
+    left = cost
+    for index, (then, held) in enumerate(entries):
+        if then >= at and left > 0:
+            part = min(left, held)
+            entries[index] = then, held - part
+            left -= part
+    return cost - left
+
+
+def _ago(entries: list[Past], now: float) -> list[Past]:
+    return [(now - at, cost) for at, cost in entries if cost > 0]
 
 
 def less(look: Look, own: Look) -> Look:

@@ -42,6 +42,7 @@ __all__ = ["TRUST", "Line", "SharedQuota"]
 TRUST: Final = 1.0
 _AGAIN: Final = 0.001  # seconds after which to ask again where a refusal cannot be explained
 _CROWDED: Final = 4  # asks in vain that are counted
+_RETOLD: Final = 1000  # keys that are told though nobody asks for them
 _TOLD: Final = 64  # keys whose debts are told at once; then it is the turn of others
 
 
@@ -89,6 +90,7 @@ class SharedQuota:
         self.calls = Calls(sharing, mirror, ramps, clock, time)
         self.credits = Credits(clock, self._give_back_credit)
         self._locally: set[Hashable] = set()  # decided without the engine, for this once
+        self._unsure: float = 0  # the cost of what was sent for that key, and not answered
         self._refused: Hashable = None  # whom the engine has just refused, with others
         self._untold: dict[Hashable, None] = {}  # keys of which the engine may have lost the counts
         self._untold_until = -inf
@@ -185,9 +187,9 @@ class SharedQuota:
             return  # it was not charged
         self._known.give_back(key, cost, limits, layout, now, at)
         is_debt = at.source == "local"
-        self.local.give_back(key, cost, limits, now, at, is_debt=is_debt)
-        if not is_debt:
-            self.sharing.put(key, GiveBack(self, key, cost, limits, at))
+        left = self.local.give_back(key, cost, limits, now, at, is_debt=is_debt)
+        if left > 0 and not at.is_unsure:
+            self.sharing.put(key, GiveBack(self, key, left, limits, at))
 
     def look(self, key: Hashable, cost: float, limits: Limits, now: float) -> list[Look | None]:
         """As `MemoryStore.look`, as far as this process knows."""
@@ -233,19 +235,23 @@ class SharedQuota:
     def _take_locally(
         self, key: Hashable, cost: float, limits: Limits, now: float
     ) -> tuple[float, float]:
-        policy = self.sharing.policy
+        policy, is_unsure = self.sharing.policy, False
         if policy == "local":
             wait = self._wait(key, cost, limits, now)
             if wait:
                 return 0, wait
             self._note(key, cost, limits, now)
-            self.local.owe(key, cost, limits, now)
+            if is_unsure := self._unsure >= cost and key in self._locally:
+                self._unsure -= cost  # the engine may have done it, so it counts as done
+                self.local.note(key, cost, limits, now)
+            else:
+                self.local.owe(key, cost, limits, now)
         elif policy != "open":
             return 0, inf  # and is ended by whoever asked
         elif self._ramps is not None:
             self._ramps.spend(key, cost, limits, now)
         self.charged_at = Stamp(now)
-        self.charged_at.source = policy
+        self.charged_at.source, self.charged_at.is_unsure = policy, is_unsure
         return cost, 0.0
 
     def _note(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
@@ -260,7 +266,14 @@ class SharedQuota:
         now = self.time()
         self._untold = dict.fromkeys(self.local.keys())
         self._untold_until = now + self.local.longest
-        self._put_some(iter(self.local.owing()), self._debit)
+        # And one that the engine has known, which tells whether it has lost that.
+        known = next(reversed(self.mirror.entries), None)
+        owing = self.local.owing()
+        self._put_some(iter(owing if known is None else {*owing, known}), self._debit)
+
+    def lost(self) -> None:
+        """The engine has lost what it knew: tell it all, or as much as is no burden at once."""
+        self._put_some(iter(list(self._untold)[-_RETOLD:]), self._debit)
 
     def _put_some(
         self, keys: Iterator[Hashable], job_for: Callable[[Hashable], Charge | Debit]
@@ -356,17 +369,21 @@ class SharedQuota:
         finally:
             self._refused = None
 
-    def not_granted(self, key: Hashable, ticket: Ticket, asked: int) -> None:
-        """The engine did not answer. What it may have done counts as done, and is not repeated."""
+    def not_granted(
+        self, key: Hashable, ticket: Ticket, runs: list[Run], *, is_unsure: bool
+    ) -> None:
+        """The engine did not do it; or it is unsure, and counts as done, and is not repeated."""
         self.credits.close(key, ticket)
         if self.sharing.policy in ("local", "open"):
             self._locally.add(key)
+            self._unsure = sum(cost * count for cost, count in runs) if is_unsure else 0
             try:
                 self.line.answered(key)
             finally:
                 self._locally.discard(key)
+                self._unsure = 0
         else:
-            self.line.fail(key, asked)
+            self.line.fail(key, sum(count for _, count in runs))
 
     def served(self, key: Hashable) -> None:
         """All have gone who could: what is left of an answer is kept if it may be."""

@@ -32,6 +32,7 @@ __all__ = [
     "census_of",
     "leave",
     "touching",
+    "was_refused",
 ]
 
 SCRIPT: Final = files("aiolimit.shared").joinpath("engine.lua").read_text()
@@ -48,7 +49,7 @@ _GIVE: Final = Struct("<ddd")
 _COUNT: Final = Struct("<H")
 _SINCE: Final = Struct("<dH")
 _LENGTH: Final = Struct("<I")
-_STATE: Final = Struct("<dddddd")
+_STATE: Final = Struct("<ddddddd")
 _PACER_STATE: Final = Struct("<ddd")
 _MOST: Final = 4_000_000_000  # of one cost in a run
 
@@ -61,6 +62,18 @@ Past = tuple[float, float]
 class Refused(Exception):
     """The engine could not do one call of a batch, and did nothing of it."""
 
+    @property
+    def is_of_its_key(self) -> bool:
+        """Whether the key holds something that is not ours; else the engine can do none."""
+        return "WRONGTYPE" in str(self)
+
+
+def was_refused(error: Exception) -> bool:
+    """Whether the engine said that it did not do it; else nobody knows."""
+    # The clients have their own classes of that name, and none of them is imported here.
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return isinstance(error, Refused) or "ResponseError" in names
+
 
 class Call(NamedTuple):
     """One call of the script: its keys, and the rest packed."""
@@ -70,11 +83,16 @@ class Call(NamedTuple):
 
 
 class HeardWindow(Window):
-    """A window as the engine has told of it, with the time when it did, by `time.monotonic`."""
+    """A window as the engine has told of it.
 
-    __slots__ = ("heard",)
+    heard: when it did, by `time.monotonic`.
+    told_at: when it did, by its own clock, microseconds: it has known the key then.
+    """
+
+    __slots__ = ("heard", "told_at")
 
     heard: float
+    told_at: float
 
 
 class Answer(NamedTuple):
@@ -163,8 +181,8 @@ class Shape:
     ) -> Call:
         """Charge what passed without the engine's knowledge, where it happened.
 
-        since: the engine's time of the latest it has granted itself; what it granted up to then
-            is in `everything`, and counts only if the engine has lost it. -1 if there is nothing.
+        since: a time of the engine's at which it has known the key. What it granted itself is in
+            `everything`, and counts only if it has lost that since. -1 if nothing is known.
         """
         parts = [_SINCE.pack(since, len(everything))]
         parts += [_ENTRY.pack(age * _MICRO, cost) for age, cost in everything]
@@ -275,9 +293,10 @@ def answers_of(raw: bytes) -> list[bytes | Refused]:
 def _window(raw: bytes, offset: int, length: int, at: float, heard: float) -> HeardWindow:
     window = HeardWindow()
     window.heard = monotonic()
+    window.told_at = at
     if not length:
         return window
-    _, gone, closes, last, total, older = _STATE.unpack_from(raw, offset)
+    _, _, gone, closes, last, total, older = _STATE.unpack_from(raw, offset)
     window.gone = heard - (at - gone) / _MICRO
     window.closes = heard - (at - closes) / _MICRO
     window.last = heard - (at - last) / _MICRO

@@ -14,16 +14,18 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import Final, Protocol
 
 from aiolimit.clock import Clock, Timer
 from aiolimit.shared.breaker import Breaker
-from aiolimit.shared.script import Call, touching
+from aiolimit.shared.script import Call, Refused, touching
 
 __all__ = ["Engine", "Job", "Sender"]
 
 _UNDER_WAY: Final = 2
 _MOST: Final = 128  # calls in a batch: while the engine does one, the next is made
+_COMPLAINTS: Final = 60.0  # seconds between two lines of the log about single calls
 _KEPT: Final = 10_000  # corrections that wait for an engine that is silent
 
 _log = logging.getLogger("aiolimit")
@@ -58,7 +60,7 @@ class Sender:
 
     name: of the node, for the log.
     timeout: seconds that a batch may take.
-    on_recovery: called when the engine answers again.
+    on_silence, on_recovery: called when the engine is not asked any more, and when it answers again.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Sender:
         timeout: float,
         clock: Clock,
         breaker: Breaker,
+        on_silence: Callable[[], object],
         on_recovery: Callable[[], object],
     ) -> None:
         self.name = name
@@ -78,6 +81,7 @@ class Sender:
         self._run = run
         self._timeout = timeout
         self._clock = clock
+        self._on_silence = on_silence
         self._on_recovery = on_recovery
         self._jobs: deque[Job] = deque()
         self._kept: deque[Job] = deque(maxlen=_KEPT)
@@ -85,6 +89,8 @@ class Sender:
         self._is_due = False
         self._retry: Timer | None = None
         self._failed_call: Call | None = None
+        self._complained_at = -inf
+        self.last_error: Exception | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -151,14 +157,14 @@ class Sender:
             self._fail(jobs, calls[0], ConnectionError("the batch was cancelled"))
             raise
         errors = [answer for answer in answers if isinstance(answer, Exception)]
-        if len(errors) == len(jobs):
+        if len(errors) == len(jobs) and not all(map(_is_of_its_key, errors)):
             self._fail(jobs, calls[0], errors[0])
             return
         self._succeed()
         for job, answer in zip(jobs, answers, strict=True):
             try:
                 if isinstance(answer, Exception):
-                    _log.error("%s: one call failed: %s", self.name, answer)
+                    self._complain(answer)
                     job.fail(answer)
                 else:
                     job.answer(answer)
@@ -166,9 +172,10 @@ class Sender:
                 self._report(error)
 
     def _fail(self, jobs: Sequence[Job], call: Call, error: Exception) -> None:
-        self._failed_call = call
+        self._failed_call, self.last_error = call, error
         now = self._clock.time()
-        if self.breaker.failed(now, random.random()):  # noqa: S311
+        opens = self.breaker.failed(now, random.random())  # noqa: S311
+        if opens:
             _log.warning(
                 "%s does not answer (%s: %s): it is not asked for now, and tried again in %.1f s",
                 *(self.name, type(error).__name__, error, self.breaker.retry_at - now),
@@ -184,6 +191,8 @@ class Sender:
                 self._report(raised)
         for job in unsent:
             self._refuse(job, error)
+        if opens:
+            self._on_silence()
 
     def _refuse(self, job: Job, error: Exception) -> None:
         """A job that was not sent: it fails, or waits until the engine is back."""
@@ -227,7 +236,7 @@ class Sender:
         try:
             async with asyncio.timeout(self._timeout):
                 (answer,) = await self._run((touching(call),))
-            if isinstance(answer, Exception):
+            if isinstance(answer, Exception) and not _is_of_its_key(answer):
                 raise answer
         except Exception:  # noqa: BLE001 (it is still silent: that is what was asked)
             now = self._clock.time()
@@ -236,6 +245,19 @@ class Sender:
         else:
             self._succeed()
 
+    def _complain(self, error: Exception) -> None:
+        """Log that one call failed, and not each time."""
+        self.last_error = error
+        now = self._clock.time()
+        if now - self._complained_at >= _COMPLAINTS:
+            self._complained_at = now
+            _log.error("%s: one call failed, and others may have: %s", self.name, error)
+
     def _report(self, error: Exception) -> None:
         message = f"{self.name}: an answer could not be handled"
         self.loop.call_exception_handler({"message": message, "exception": error})
+
+
+def _is_of_its_key(error: Exception) -> bool:
+    """Whether what went wrong is the matter of one key, which holds what is not ours."""
+    return isinstance(error, Refused) and error.is_of_its_key

@@ -52,7 +52,7 @@ class Link(Protocol):
     loop: asyncio.AbstractEventLoop
     member: bytes
     only: Sender | None  # where all calls go, if there is one place
-    on_recovery: "weakref.WeakSet[Sharing]"
+    listeners: "weakref.WeakSet[Sharing]"
 
     def sender(self, key: bytes) -> Sender:
         """Where calls for that key go."""
@@ -86,6 +86,7 @@ class Sharing:
         self.policy: Policy = options.on_store_error
         self.policy_source: Source = _SOURCE[self.policy]
         self.names = Names(options.prefix, limiter)
+        self.on_silence: Callable[[], object] = lambda: None
         self.on_recovery: Callable[[], object] = lambda: None
         self.on_close: Callable[[], object] = lambda: None
         self._given = options.processes
@@ -107,7 +108,7 @@ class Sharing:
             link = self._link_of()
             if link is not self._link:
                 self._link = link
-                link.on_recovery.add(self)
+                link.listeners.add(self)
                 self._beat_on(link)
         return link
 
@@ -127,7 +128,10 @@ class Sharing:
 
     def is_silent(self, key: Hashable) -> bool:
         """Whether the engine, or the node that has the key, is not asked for now."""
-        return self.sender(key).breaker.is_open
+        link = self._link
+        if link is None:
+            return False
+        return (link.only or link.sender(self.names.of(key))).breaker.is_open
 
     def is_busy(self) -> bool:
         """Whether an answer is awaited."""
