@@ -34,6 +34,7 @@ FLOORS = [
     {"shared.sharing"},
     {"shared.calls"},
     {"shared.jobs"},
+    {"shared.telling"},
     {"shared.quota"},
     {"shared.line"},
     {"shared.admission"},

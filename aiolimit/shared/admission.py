@@ -206,7 +206,7 @@ class SharedAdmission(Admission):
                     self.queues.serve(home)
 
     def _recovered(self) -> None:
-        self.shared.recovered()
+        self.shared.telling.recovered()
         for home in tuple(self.queues.by_key):
             self.queues.serve(home)
 

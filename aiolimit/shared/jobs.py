@@ -32,10 +32,6 @@ class Quota(Protocol):
         """There was no answer."""
         ...
 
-    def lost(self) -> None:
-        """The engine has lost what it knew."""
-        ...
-
 
 class _Job:
     """A call for a key.
@@ -156,11 +152,12 @@ class GiveBack(Charge):
 class Debit(_Job):
     """Tell what was let in without the engine, and what it may have lost."""
 
-    __slots__ = ("_told", "then")
+    __slots__ = ("_told", "on_loss", "then")
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         super().__init__(quota, key, limits)
         self._told: list[Past] = []
+        self.on_loss: Callable[[], object] = lambda: None  # the engine has lost what it knew
         self.then: Callable[[], object] = lambda: None
 
     def compose(self) -> Call | None:
@@ -180,7 +177,7 @@ class Debit(_Job):
     def answer(self, raw: bytes) -> None:
         """The engine knows it now."""
         if self._read(raw).granted:
-            self._quota.lost()
+            self.on_loss()
         self.then()
 
     def fail(self, _error: Exception) -> None:

@@ -128,7 +128,7 @@ class LocalShare:
         return _ago(debts.granted, now) + passed, passed
 
     def _entries(self, key: Hashable) -> list[Past]:
-        """What is charged to a key, as (time, cost), oldest first, where it is remembered longest."""
+        """What is charged to a key, (time, cost), oldest first, where it is remembered longest."""
         entry = self.counts.entries.get(key)
         if entry is None:
             return []

@@ -15,8 +15,7 @@ credit, and credit is spent by the same synchronous function that lets in who wa
 """
 
 import random
-from collections.abc import Callable, Hashable, Iterator
-from itertools import islice
+from collections.abc import Callable, Hashable
 from math import inf
 from time import monotonic
 from typing import Final, Protocol, cast
@@ -29,12 +28,13 @@ from aiolimit.ramps import Ramps
 from aiolimit.rate import Rate
 from aiolimit.shared.calls import Calls
 from aiolimit.shared.credit import Credits, Stamp, Ticket
-from aiolimit.shared.jobs import Charge, Debit, GiveBack, Take
+from aiolimit.shared.jobs import Charge, GiveBack, Take
 from aiolimit.shared.local import LocalShare, less
 from aiolimit.shared.mirror import heard_at, windows_of
 from aiolimit.shared.script import Answer, HeardWindow, Run
 from aiolimit.shared.sender import Sender
 from aiolimit.shared.sharing import Sharing
+from aiolimit.shared.telling import Telling
 
 __all__ = ["TRUST", "Line", "SharedQuota"]
 
@@ -42,8 +42,6 @@ __all__ = ["TRUST", "Line", "SharedQuota"]
 TRUST: Final = 1.0
 _AGAIN: Final = 0.001  # seconds after which to ask again where a refusal cannot be explained
 _CROWDED: Final = 4  # asks in vain that are counted
-_RETOLD: Final = 1000  # keys that are told though nobody asks for them
-_TOLD: Final = 64  # keys whose debts are told at once; then it is the turn of others
 
 
 class Line(Protocol):
@@ -92,8 +90,7 @@ class SharedQuota:
         self._locally: set[Hashable] = set()  # decided without the engine, for this once
         self._unsure: float = 0  # the cost of what was sent for that key, and not answered
         self._refused: Hashable = None  # whom the engine has just refused, with others
-        self._untold: dict[Hashable, None] = {}  # keys of which the engine may have lost the counts
-        self._untold_until = -inf
+        self.telling = Telling(self, mirror)
 
     def doubt(self, key: Hashable) -> None:
         """What is known of a key is old: ask when it is next wanted."""
@@ -209,8 +206,7 @@ class SharedQuota:
         """Take over the rates of the mirror; under the old ones things may have been charged."""
         self.local.counts.change(self.mirror.rates)
         if self.calls.use_rates(old) and self.sharing.is_linked:
-            known = [key for keys in self.mirror.tables() for key in keys]
-            self._put_some(iter(known), self._move)
+            self.telling.move()
 
     def forget(self, key: Hashable | None) -> None:
         """Forget what was granted for a key, or for all: the engine has forgotten it."""
@@ -261,38 +257,6 @@ class SharedQuota:
         elif self._ramps is not None:
             self._ramps.spend(key, cost, limits, now)
 
-    def recovered(self) -> None:
-        """The engine answers again: tell it what it does not know."""
-        now = self.time()
-        self._untold = dict.fromkeys(self.local.keys())
-        self._untold_until = now + self.local.longest
-        # And one that the engine has known, which tells whether it has lost that.
-        known = next(reversed(self.mirror.entries), None)
-        owing = self.local.owing()
-        self._put_some(iter(owing if known is None else {*owing, known}), self._debit)
-
-    def lost(self) -> None:
-        """The engine has lost what it knew: tell it all, or as much as is no burden at once."""
-        self._put_some(iter(list(self._untold)[-_RETOLD:]), self._debit)
-
-    def _put_some(
-        self, keys: Iterator[Hashable], job_for: Callable[[Hashable], Charge | Debit]
-    ) -> None:
-        """Do something for some keys, and for the others when that is done."""
-        jobs = [job_for(key) for key in islice(keys, _TOLD)]
-        for job in jobs:
-            if job is jobs[-1] and len(jobs) == _TOLD:
-                job.then = lambda: self._put_some(keys, job_for)
-            self.sharing.put(job.key, job)
-
-    def _debit(self, key: Hashable) -> Debit:
-        self._untold.pop(key, None)
-        return Debit(self, key, tuple(rate.limit for rate in self.mirror.rates))
-
-    def _move(self, key: Hashable) -> Charge:
-        """Charge nothing, which takes what is charged over to the new periods."""
-        return Charge(self, key, 0, tuple(rate.limit for rate in self.mirror.rates), Stamp(0))
-
     def looks_again(self, key: Hashable) -> float | None:
         """Seconds after which to ask again for those who wait longer: what is known grows old."""
         if not self.is_local(key):
@@ -316,11 +280,7 @@ class SharedQuota:
         ticket = self.credits.of(key)
         if ticket is not None and ticket.is_asking:
             return
-        if self._untold:
-            if self.time() > self._untold_until:
-                self._untold.clear()
-            elif key in self._untold:
-                self.sharing.put(key, self._debit(key))
+        self.telling.before(key)
         ticket = Ticket(limits)
         ticket.is_hopeful = hopeful
         job = Take(self, key, ticket)

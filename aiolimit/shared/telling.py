@@ -1,0 +1,86 @@
+"""What the engine is told of its own accord: after it was silent, and when periods change."""
+
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
+from math import inf
+from typing import Final, Protocol
+
+from aiolimit.counts import Limits
+from aiolimit.memory import MemoryStore
+from aiolimit.shared.credit import Stamp
+from aiolimit.shared.jobs import Charge, Debit, Quota
+from aiolimit.shared.sharing import Sharing
+
+__all__ = ["Telling"]
+
+_AT_ONCE: Final = 64  # keys; then it is the turn of others
+_AT_MOST: Final = 1000  # keys that are told though nobody asks for them
+
+
+class Teller(Quota, Protocol):
+    """Whose keys it is about."""
+
+    sharing: Sharing
+
+
+class Telling:
+    """What one limiter tells.
+
+    mirror: what this process knows of the engine's windows.
+    """
+
+    def __init__(self, quota: Teller, mirror: MemoryStore) -> None:
+        self._quota = quota
+        self._mirror = mirror
+        self._untold: dict[Hashable, None] = {}  # keys of which the engine may have lost the counts
+        self._untold_until = -inf
+
+    def recovered(self) -> None:
+        """The engine answers again: tell it what it does not know."""
+        local = self._quota.local
+        self._untold = dict.fromkeys(local.keys())
+        self._untold_until = self._quota.calls.time() + local.longest
+        # And of one key that it has known, which tells whether it has lost that.
+        known = next(reversed(self._mirror.entries), None)
+        owing = local.owing()
+        self._put_some(iter(owing if known is None else {*owing, known}), self._debit)
+
+    def lost(self) -> None:
+        """The engine has lost what it knew: tell it all, or as much as is no burden at once."""
+        self._put_some(iter(list(self._untold)[-_AT_MOST:]), self._debit)
+
+    def before(self, key: Hashable) -> None:
+        """A key is asked for: before that, tell what there is to tell of it."""
+        if self._untold:
+            if self._quota.calls.time() > self._untold_until:
+                self._untold.clear()
+            elif key in self._untold:
+                self._quota.sharing.put(key, self._debit(key))
+
+    def move(self) -> None:
+        """The periods have changed: take what is charged over to them, of the keys known here."""
+        known = [key for keys in self._mirror.tables() for key in keys]
+        self._put_some(iter(known), self._nothing)
+
+    def _put_some(
+        self, keys: Iterator[Hashable], job_for: Callable[[Hashable], Charge | Debit]
+    ) -> None:
+        """Do something for some keys, and for the others when that is done."""
+        jobs = [job_for(key) for key in islice(keys, _AT_ONCE)]
+        for job in jobs:
+            if job is jobs[-1] and len(jobs) == _AT_ONCE:
+                job.then = lambda: self._put_some(keys, job_for)
+            self._quota.sharing.put(job.key, job)
+
+    def _debit(self, key: Hashable) -> Debit:
+        self._untold.pop(key, None)
+        job = Debit(self._quota, key, self._limits())
+        job.on_loss = self.lost
+        return job
+
+    def _nothing(self, key: Hashable) -> Charge:
+        """Charging nothing takes what is charged over to the new periods."""
+        return Charge(self._quota, key, 0, self._limits(), Stamp(0))
+
+    def _limits(self) -> Limits:
+        return tuple(rate.limit for rate in self._mirror.rates)
