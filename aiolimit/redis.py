@@ -14,7 +14,6 @@ async with limiter.acquire("user:42"):
 """
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import importlib
@@ -29,16 +28,7 @@ from aiolimit.admission import Admission
 from aiolimit.arguments import check_count, number
 from aiolimit.clock import LoopClock
 from aiolimit.identity import OneOfAKind
-from aiolimit.shared.address import (
-    Address,
-    address_of,
-    check_client,
-    client_for,
-    closers,
-    is_cluster,
-    package_of,
-    shown,
-)
+from aiolimit.shared.address import Place, closing, is_cluster, package_of
 from aiolimit.shared.admission import SharedAdmission, SharedShadowAdmission
 from aiolimit.shared.breaker import Breaker
 from aiolimit.shared.script import SCRIPT, SHA, Call, answers_of, batch_of
@@ -78,9 +68,8 @@ class RedisStore(OneOfAKind):
 
     __slots__ = (
         "__weakref__",
-        "_address",
-        "_given",
         "_link",
+        "_place",
         "lease",
         "on_store_error",
         "prefix",
@@ -112,21 +101,11 @@ class RedisStore(OneOfAKind):
         self.on_store_error: Policy = on_store_error
         self.processes = check_count(processes, "processes", 1)
         self.lease = lease
-        self._address: Address | None = None
-        self._given: Any = None
-        if isinstance(url_or_client, str):
-            self._address = address_of(url_or_client)
-            client_for(self._address, timeout)  # raises here what would not work later
-        else:
-            self._given = check_client(url_or_client)
+        self._place = Place(url_or_client, timeout)
         self._link: _Link | None = None
 
     def __repr__(self) -> str:
-        return f"<RedisStore {self._name}>"
-
-    @property
-    def _name(self) -> str:
-        return shown(self._given) if self._address is None else self._address.shown
+        return f"<RedisStore {self._place.shown}>"
 
     def admission(self, limiter: str, *, shadow: bool) -> Callable[..., Admission]:
         """What makes the decisions of a limiter of that name: `Limiter` asks for it."""
@@ -160,13 +139,11 @@ class RedisStore(OneOfAKind):
             what = f"{self!r} is asked from a running event loop only: call it from `async def`"
             raise RuntimeError(what) from None
         if self._link is None or self._link.loop is not loop:
-            if self._link is not None and self._given is not None:
+            if self._link is not None and not self._place.owns:
                 self._link.forget_connections()
-            address, client = self._address, self._given
-            if address is not None:
-                client = client_for(address, self.timeout)
-            kind = _ClusterLink if is_cluster(client) else _Link
-            self._link = kind(client, self._name, self.timeout, owns=address is not None)
+            client = self._place.client()
+            link = _ClusterLink if is_cluster(client) else _Link
+            self._link = link(client, self._place, self.timeout)
         return self._link
 
 
@@ -175,14 +152,13 @@ class _Link:
 
     at_once: ClassVar[int] = _AT_ONCE
 
-    def __init__(self, client: Any, name: str, timeout: float, *, owns: bool) -> None:
+    def __init__(self, client: Any, place: Place, timeout: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.member = f"{os.getpid()}-{random.getrandbits(64):016x}".encode()
         self.listeners: weakref.WeakSet[Sharing] = weakref.WeakSet()
         self.client = client
-        self._name = name
+        self._place = place
         self._timeout = timeout
-        self._owns = owns
         self._senders: dict[str, Sender] = {}
         self._keeper: AsyncGenerator[None] | None = None
         self._clock = LoopClock()
@@ -200,7 +176,7 @@ class _Link:
     def _sender_to(self, node: str) -> Sender:
         sender = self._senders.get(node)
         if sender is None:
-            name = f"{self._name} ({node})" if node else self._name
+            name = f"{self._place.shown} ({node})" if node else self._place.shown
             sender = self._senders[node] = Sender(
                 *(
                     name,
@@ -223,7 +199,7 @@ class _Link:
         """Delete keys that are in one slot."""
         await self._begin()
         async with asyncio.timeout(self._timeout):
-            _check(await self._execute([["DEL", *keys]]))
+            await self._do("DEL", keys)
 
     async def delete_all(self, start: str) -> None:
         """Delete all keys of windows that begin like that."""
@@ -236,8 +212,12 @@ class _Link:
                 async with asyncio.timeout(self._timeout):
                     scan = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", 1000)
                     cursor, keys = await node.execute_command(*scan, NEVER_DECODE=True)
-                    if keys:
-                        _check(await self._execute([["UNLINK", key] for key in keys]))
+                    await self._do("UNLINK", keys)
+
+    async def _do(self, verb: str, keys: Sequence[bytes]) -> None:
+        for answer in await self._execute([[verb, key] for key in keys]):
+            if isinstance(answer, Exception):
+                raise answer
 
     async def close(self) -> None:
         """Send what is left, and close what was opened."""
@@ -248,9 +228,8 @@ class _Link:
 
     def forget_connections(self) -> None:
         """The event loop of the connections has ended."""
-        pool = getattr(self.client, "connection_pool", None)
-        if pool is not None and self.loop.is_closed():
-            pool.reset()
+        if self.only and self.loop.is_closed():
+            self.client.connection_pool.reset()
 
     def _silenced(self) -> None:
         for sharing in list(self.listeners):
@@ -262,8 +241,8 @@ class _Link:
 
     async def _begin(self) -> None:
         """Connections are closed when the event loop shuts its asynchronous generators down."""
-        if self._owns and self._keeper is None:
-            self._keeper = _closing(self.client)
+        if self._place.owns and self._keeper is None:
+            self._keeper = closing(self.client)
             await anext(self._keeper)
 
     async def _run(self, calls: Sequence[Call]) -> Sequence[bytes | Exception]:
@@ -316,15 +295,14 @@ class _ClusterLink(_Link):
 
     at_once = 1  # they are in different slots
 
-    def __init__(self, client: Any, name: str, timeout: float, *, owns: bool) -> None:
-        super().__init__(client, name, timeout, owns=owns)
+    def __init__(self, client: Any, place: Place, timeout: float) -> None:
+        super().__init__(client, place, timeout)
         self.only = None
         self._learning: asyncio.Task[Exception | None] | None = None
         module = importlib.import_module(f"{package_of(client)}.asyncio.cluster")
         self._command = module.PipelineCommand
-        self._elsewhere = tuple(
-            getattr(self._errors, f"{name}Error") for name in ("Moved", "Ask", "TryAgain")
-        )
+        errors = self._errors
+        self._elsewhere = errors.MovedError, errors.AskError, errors.TryAgainError
 
     def sender(self, key: bytes) -> Sender:
         """What sends to the node that has the key."""
@@ -385,9 +363,8 @@ class _ClusterLink(_Link):
             return True
         asked = self._command(0, "GET", key)
         await _execute_on(random.choice(others), [asked])  # noqa: S311
-        moved = asked.result
-        is_moved = isinstance(moved, self._errors.MovedError)
-        return not is_moved or f"{moved.host}:{moved.port}" != silent
+        is_told = isinstance(moved := asked.result, self._errors.MovedError)
+        return not is_told or f"{moved.host}:{moved.port}" != silent
 
     async def _nodes(self) -> Sequence[Any]:
         if not self.client.get_primaries():
@@ -421,16 +398,3 @@ async def _execute_on(node: Any, commands: Sequence[Any]) -> None:
     except Exception as error:  # noqa: BLE001 (other nodes have answered)
         for one in commands:
             one.result = one.result or error
-
-
-def _check(answers: Sequence[Any]) -> None:
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-
-
-async def _closing(client: Any) -> AsyncGenerator[None]:
-    async with contextlib.AsyncExitStack() as stack:
-        for close in closers(client):
-            stack.push_async_callback(close)
-        yield

@@ -118,7 +118,7 @@ def sentinel(
         with one.start().client() as client:
             deadline = time.monotonic() + 20
             while True:
-                state = client.sentinel_master("mymaster")
+                state = client.sentinel_masters()["mymaster"]
                 if not state["is_sdown"] and state["num-slaves"] == replicas:
                     break
                 assert time.monotonic() < deadline, f"the sentinel sees {state}"
@@ -133,8 +133,8 @@ def cluster(
     nodes: int = 3, binary: str | Path | None = None, replicas: int = 0
 ) -> Iterator[Sequence[Engine]]:
     """Nodes that share the slots among them, then replicas of the last one."""
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-    options += ("--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
+    options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
+    options += ["--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"]
     buses = [free_port() for _ in range(nodes + replicas)]  # else it is 10 000 above the port
     made = [Engine(binary, *options, "--cluster-port", str(bus)) for bus in buses]
     try:

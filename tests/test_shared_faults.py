@@ -17,7 +17,7 @@ from aiolimit.rate import Rate
 from aiolimit.redis import RedisStore
 from aiolimit.shared.admission import SharedAdmission
 from aiolimit.shared.breaker import Breaker
-from aiolimit.shared.script import Call, Shape
+from aiolimit.shared.script import _ENTRY, _STATE, Call, Shape
 from aiolimit.shared.sender import Sender
 from aiolimit.shared.sharing import Policy
 from tests.engines import Engine, engine, redis_server
@@ -579,15 +579,21 @@ async def test_an_endless_script_and_its_end(binary: str, caplog: pytest.LogCapt
 
 
 KEY = "aiolimit:default:{k}:s:32"
+HEAD, ENTRY = _STATE.size, _ENTRY.size  # of what is kept of a window
 FOREIGN: dict[str, Callable[[Any], object]] = {
     "a list": lambda client: client.lpush(KEY, "x"),
     "a word": lambda client: client.set(KEY, b"xyz"),
     "nothing": lambda client: client.set(KEY, b""),
-    "no numbers": lambda client: client.set(KEY, b"\xff" * 48),
-    "no entries": lambda client: client.set(KEY, b"\xff" * 80),
-    "half an entry": lambda client: client.set(KEY, b"\0" * 53),
-    "letters": lambda client: client.set(KEY, b"x" * 48),
-    "infinities": lambda client: client.set(KEY, b"\0\0\0\0\0\0\xf0\x7f" * 6),
+    "a head too short": lambda client: client.set(KEY, b"\0" * (HEAD - 1)),
+    "no numbers": lambda client: client.set(KEY, b"\xff" * HEAD),
+    "no entries": lambda client: client.set(KEY, b"\xff" * (HEAD + 2 * ENTRY)),
+    "half an entry": lambda client: client.set(KEY, b"\0" * (HEAD + 5)),
+    "noughts": lambda client: client.set(KEY, b"\0" * (HEAD + ENTRY)),
+    "letters": lambda client: client.set(KEY, b"x" * HEAD),
+    "infinities": lambda client: client.set(KEY, b"\0\0\0\0\0\0\xf0\x7f" * (HEAD // 8)),
+    "minus infinities": lambda client: client.set(KEY, b"\0\0\0\0\0\0\xf0\xff" * (HEAD // 8)),
+    "ones": lambda client: client.set(KEY, b"\0\0\0\0\0\0\xf0\x3f" * (HEAD // 8 + 20)),
+    "one and a half": lambda client: client.set(KEY, b"\0\0\0\0\0\0\xf8\x3f" * (HEAD // 8 + 1)),
 }
 
 

@@ -1,24 +1,14 @@
 """Where an engine is, read from a URL as `redis-py` and `limits` write it, and a client for it."""
 
-import functools
+import contextlib
 import importlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from math import inf
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-__all__ = [
-    "Address",
-    "Kind",
-    "address_of",
-    "check_client",
-    "client_for",
-    "closers",
-    "is_cluster",
-    "package_of",
-    "shown",
-]
+__all__ = ["Address", "Kind", "Place", "address_of", "closing", "is_cluster", "package_of"]
 
 Kind = Literal["single", "cluster", "sentinel"]
 
@@ -30,6 +20,7 @@ _SCHEMES: Final = ("redis", "rediss", "valkey", "valkeys", "unix")
 _KINDS: Final[dict[str, Kind]] = {"": "single", "cluster": "cluster", "sentinel": "sentinel"}
 _PORTS: Final[dict[Kind, int]] = {"single": 6379, "cluster": 6379, "sentinel": 26379}
 _CLIENTS: Final = ("Redis", "RedisCluster", "Valkey", "ValkeyCluster")
+_ATTEMPTS: Final = "cluster_error_retry_attempts"
 _CONNECTIONS: Final = 8
 _INSTALL: Final = "pip install 'aiolimit-core[redis]', or 'aiolimit-core[valkey]'"
 
@@ -143,7 +134,36 @@ def _hosts(kind: Kind, place: str) -> tuple[tuple[str, int], ...]:
 # --- clients -----------------------------------------------------------------------------------
 
 
-def client_for(address: Address, timeout: float) -> Any:
+class Place:
+    """An engine at a URL, of which a client is made, or a client that was handed in.
+
+    shown: for a log, without a password. owns: whether its clients are to be closed.
+    timeout: seconds that an engine at a URL has to answer.
+    """
+
+    __slots__ = ("_address", "_given", "_timeout", "owns", "shown")
+
+    def __init__(self, url_or_client: Any, timeout: float) -> None:
+        self._timeout = timeout
+        self._address: Address | None = None
+        self._given: Any = None
+        self.owns = isinstance(url_or_client, str)
+        if self.owns:
+            self._address = address_of(url_or_client)
+            self.shown = self._address.shown
+            self.client()  # raises here what would not work later
+        else:
+            self._given = _checked(url_or_client)
+            self.shown = _shown(url_or_client)
+
+    def client(self) -> Any:
+        """That client, or another of our own."""
+        if self._address is None:
+            return self._given
+        return _client_for(self._address, self._timeout)
+
+
+def _client_for(address: Address, timeout: float) -> Any:
     """A client with settings of our own: short deadlines, and nothing is tried again.
 
     It has no connection yet, and needs no event loop. Raises `ValueError` for options that it does
@@ -151,7 +171,7 @@ def client_for(address: Address, timeout: float) -> Any:
     """
     name = _package(address.package)
     try:
-        client = _client_for(address, name, timeout)
+        client = _made(address, name, timeout)
         for options, connection in _connections(client):
             connection(**options)  # connects later, but knows its options
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the options')
@@ -170,17 +190,18 @@ def _package(preferred: str) -> str:
     raise ImportError(f"no client for Redis or Valkey is installed: {_INSTALL}")
 
 
-def _client_for(address: Address, name: str, timeout: float) -> Any:
+def _made(address: Address, name: str, timeout: float) -> Any:
     asynchronous = importlib.import_module(f"{name}.asyncio")
     retry = importlib.import_module(f"{name}.asyncio.retry").Retry
     no_pause = importlib.import_module(f"{name}.backoff").NoBackoff
-    parse = importlib.import_module(f"{name}.asyncio.connection").parse_url
+    pool = asynchronous.ConnectionPool
 
     def settings(seconds: float, options: dict[str, str]) -> dict[str, Any]:
         ours: dict[str, Any] = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
         ours["retry"] = retry(no_pause(), 0)
         for option, text in options.items():  # they mean what they do in its own URLs
-            value = parse(f"{name}://?{urlencode({option: text})}").get(option)
+            read = pool.from_url(f"{name}://?{urlencode({option: text})}")
+            value = read.connection_kwargs.get(option, read.max_connections)
             ours[option] = text if isinstance(value, str) else value
         return ours
 
@@ -196,7 +217,7 @@ def _client_for(address: Address, name: str, timeout: float) -> Any:
         nodes = [module.ClusterNode(host, port) for host, port in address.hosts]
         made = module.ValkeyCluster if name == "valkey" else module.RedisCluster
         if name == "valkey" or importlib.import_module(name).__version__.startswith("5."):
-            options["cluster_error_retry_attempts"] = 0  # of redis-py 6 and later it is `retry`
+            options[_ATTEMPTS] = 0  # of redis-py 6 and later `retry` says that
         return made(startup_nodes=nodes, require_full_coverage=False, **options)
     # One that says nothing leaves the others time enough to answer; and TLS is for them, too.
     each = timeout / (len(address.hosts) + 1)
@@ -226,13 +247,16 @@ def _clients_in(client: Any) -> Sequence[Any]:
     return (client, *getattr(manager, "sentinels", ()))
 
 
-def closers(client: Any) -> Sequence[Callable[[], Any]]:
-    """What closes all connections of a client, which its own `aclose` does not in each case."""
-    found: list[Callable[[], Any]] = [one.aclose for one in _clients_in(client)]
-    if is_cluster(client):
-        aclose = client.nodes_manager.aclose
-        found += [aclose, functools.partial(aclose, "startup_nodes")]
-    return found
+async def closing(client: Any) -> AsyncGenerator[None]:
+    """Closes all connections of a client when it ends; its own `aclose` leaves some open."""
+    async with contextlib.AsyncExitStack() as stack:
+        for one in _clients_in(client):
+            stack.push_async_callback(one.aclose)
+        if is_cluster(client):
+            aclose = client.nodes_manager.aclose
+            stack.push_async_callback(aclose)
+            stack.push_async_callback(aclose, "startup_nodes")
+        yield
 
 
 def is_cluster(client: Any) -> bool:
@@ -250,7 +274,7 @@ def package_of(client: Any) -> str:
     return ""
 
 
-def shown(client: Any) -> str:
+def _shown(client: Any) -> str:
     """A client in a log: its own `repr` may tell its password."""
     kind = type(client).__name__
     if is_cluster(client):
@@ -263,7 +287,7 @@ def shown(client: Any) -> str:
     return f"{kind} of {options.get('path') or f'{host}:{port}'}"
 
 
-def check_client(client: Any) -> Any:
+def _checked(client: Any) -> Any:
     """A client that was handed in; warns where it would do a call twice."""
     if not package_of(client):
         kind = type(client).__qualname__
@@ -272,11 +296,12 @@ def check_client(client: Any) -> Any:
         )
     if times := _repeats(client):
         often = "for ever" if times == inf else f"up to {times} times"
+        also = ", cluster_error_retry_attempts=0" if hasattr(client, _ATTEMPTS) else ""
         warnings.warn(
-            f"{shown(client)} tries failed calls again, {often}: what was charged then is charged "
-            f"twice. Make it with retry=Retry(NoBackoff(), 0), or give RedisStore the URL",
+            f"{_shown(client)} tries failed calls again, {often}: what was charged then is charged "
+            f"twice. Make it with retry=Retry(NoBackoff(), 0){also}, or give RedisStore the URL",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return client
 
@@ -285,7 +310,7 @@ def _repeats(client: Any) -> float:
     """How often it tries a failed call again."""
     times: float = 0
     if is_cluster(client):
-        retry, times = client.retry, getattr(client, "cluster_error_retry_attempts", 0)
+        retry, times = client.retry, getattr(client, _ATTEMPTS, 0)
     else:
         ((options, connection), *_) = _connections(client)
         retry = connection(**options).retry  # the client's own may be None, and it is 1

@@ -114,6 +114,7 @@ class SharedQueues(Queues):
             if not runs:
                 limits = own
                 most = min((one for one in own if one is not None), default=inf)
+                most /= self.quota.sharing.processes  # others get in between, and have theirs
             elif (own is not limits and own != limits) or waiter.joint is not None:
                 break
             if runs and runs[-1][0] == waiter.cost:
@@ -238,11 +239,21 @@ class SharedQueues(Queues):
         asyncio.get_running_loop().call_later(soon, look)
 
     def _jitter(self, waiter: Waiter) -> float:
-        """Seconds by which to come later than others who heard the same; more the more come."""
-        spans = [
-            rate.per / max(1, min(self.quota.mirror.sub_windows or limit, limit))
-            for rate, limit in zip(self.quota.mirror.rates, self.limits_of(waiter), strict=True)
-            if limit
-        ]
-        span = min(spans, default=0.0)
-        return min(TRUST, span * self.quota.contention) * random.random()  # noqa: S311
+        """Seconds by which to come later than others who heard the same; longer the more share.
+
+        Who was let in last comes just when there is room, so whoever comes a little later finds
+        none, each time. Who has come in vain lets some go ahead instead, and is then just in time
+        as well: whose turn it is, is open again. So many go ahead that about one of three asks is
+        in vain, however many share.
+        """
+        quota, home, limits = self.quota, waiter.queue.key, self.limits_of(waiter)
+        most = min((limit for limit in limits if limit is not None), default=0.0)
+        others = max(1, quota.sharing.processes - 1)
+        ahead = waiter.cost * int(4 * others * random.random())  # noqa: S311
+        ahead = min(ahead, most - waiter.cost)
+        if ahead <= 0 or quota.is_local(home):
+            return 0.0
+        now = self.time()
+        wait = quota.take(home, 0, waiter.cost, limits, now)[1]
+        later = quota.take(home, 0, waiter.cost, limits, now, ahead=ahead)[1]
+        return max(0.0, min(later - wait, TRUST, waiter.deadline - now - wait))
