@@ -14,7 +14,7 @@ make_venv = $(PYTHON) -m venv $(VENV)
 install = $(BIN)/python -m pip install --quiet --upgrade "pip>=25.1" && $(BIN)/python -m pip install --quiet
 endif
 
-.PHONY: demo test lint bench bench-overload clean
+.PHONY: demo test lint bench bench-overload bench-distributed clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/aiolimit demo $(ARGS)
@@ -32,6 +32,9 @@ bench: $(VENV)/.test
 
 bench-overload: $(VENV)/.test
 	$(BIN)/python -m benchmarks.overload $(ARGS)
+
+bench-distributed: $(VENV)/.test
+	$(BIN)/python -m benchmarks.distributed
 
 clean:
 	rm -rf $(VENV)

