@@ -1,12 +1,14 @@
 """Several processes whose callers wait for one limit: how often the engine is asked for it.
 
-As a program, one of those processes: its arguments are the engine's URL, how many callers wait, and
-the seconds before and during which they are counted. It writes what it has counted as JSON.
+As a program, one of those processes: its arguments are the engine's URL, how many callers wait, the
+burst (0 for none), the time of the monotonic clock from which on to count, and for how many seconds.
+It writes what it has counted as JSON.
 """
 
 import asyncio
 import json
 import sys
+import time
 from typing import Any, Final, NamedTuple
 
 from aiolimit import Limiter
@@ -30,12 +32,18 @@ class Waited(NamedTuple):
     shares: list[float]
 
 
-async def measure(url: str, split: list[int], *, warm: float = 2.0, seconds: float = 6.0) -> Waited:
+async def measure(
+    url: str, split: list[int], *, burst: int = 0, warm: float = 3.0, seconds: float = 6.0
+) -> Waited:
     """Processes with so many callers each."""
     command = (sys.executable, "-m", "benchmarks.distributed_waiters", url)
+    begin = time.monotonic() + warm  # of all processes of a machine
     started = [
         await asyncio.create_subprocess_exec(
-            *command, *map(str, (count, warm, seconds)), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+            *command,
+            *map(str, (count, burst, begin, seconds)),
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
         )
         for count in split
     ]
@@ -46,9 +54,9 @@ async def measure(url: str, split: list[int], *, warm: float = 2.0, seconds: flo
     return Waited(calls, total / seconds, [one / total for one in admitted])
 
 
-async def _work(url: str, callers: int, warm: float, seconds: float) -> None:
+async def _work(url: str, callers: int, burst: int, begin: float, seconds: float) -> None:
     async with RedisStore(url, timeout=5) as store:
-        limiter = Limiter(f"{RATE}/s", name="waiters", store=store)
+        limiter = Limiter(f"{RATE}/s", name="waiters", burst=burst or None, store=store)
         shared: Any = limiter._admission
         sender = shared.sharing.sender(_KEY)
         name = shared.sharing.names.of(_KEY)
@@ -69,7 +77,7 @@ async def _work(url: str, callers: int, warm: float, seconds: float) -> None:
                 admitted += 1
 
         tasks = [asyncio.create_task(caller()) for _ in range(callers)]
-        await asyncio.sleep(warm)
+        await asyncio.sleep(begin - time.monotonic())
         before = calls, admitted
         await asyncio.sleep(seconds)
         counts = {"calls": calls - before[0], "admitted": admitted - before[1]}
@@ -80,4 +88,5 @@ async def _work(url: str, callers: int, warm: float, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_work(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])))
+    url, callers, burst, begin, seconds = sys.argv[1:]
+    asyncio.run(_work(url, int(callers), int(burst), float(begin), float(seconds)))
