@@ -61,8 +61,8 @@ machine than this one.
 
 ## Waiting
 
-60 callers wait all the time for one key at {rate} a second. With `burst=1` they pass one by one; else as the
-window lets them, many at once.
+60 callers wait all the time for one key at {rate} a second. With `burst=1` they pass one by one;
+else as the window lets them, many at once.
 
 {waiting}
 

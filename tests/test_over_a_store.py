@@ -37,6 +37,7 @@ LEFT_OUT = {
     "test_03_never_over_under_hostile_arrivals": "its times are not whole microseconds",
     "test_12_no_loop_is_blocked_while_five_thousand_wait": "fills a short window one by one",
     "test_thousands_that_go_at_once_do_not_stop_the_loop": "each of them asks by itself",
+    "test_the_fast_lane_and_the_long_way_decide_alike": "there is no fast lane",
     "test_statistics": "there is one reason more to be refused",
     "test_17_idle_keys_are_freed_without_a_call": "100 000 keys take long to ask for",
 }

@@ -86,7 +86,7 @@ async def test_never_over_in_any_window(
     valkey: Engine, rates: list[str], costs: list[float], way: str
 ) -> None:
     answers = await together(
-        valkey, 4, rates=rates, costs=costs, way=way, tasks=10, times=10_000, seconds=2.5
+        valkey, 4, rates=rates, costs=costs, way=way, tasks=10, times=10_000, seconds=1.8
     )
     times = units(answers)
     limits = {"200/s": (200, 1), "20/s": (20, 1), "50/2s": (50, 2), "40/s": (40, 1)}
@@ -94,8 +94,8 @@ async def test_never_over_in_any_window(
         limit, period = limits[rate]
         assert worst(times, period * 1e6) <= limit
     limit, period = limits[rates[0]]
-    # It is used, too: of two windows and a half nearly all, in whatever parts.
-    assert len(times) >= 0.9 * limit * 2.4
+    # It is used, too: nearly all of it, in whatever parts.
+    assert len(times) >= 0.9 * limit * 1.7
     shares = [len(units([answer])) for answer in answers]
     print("shares of the processes:", shares)
     if limit >= 200:  # in so short a time a small limit may go to some
@@ -124,11 +124,11 @@ async def test_exactly_so_many_pass_who_come_at_once(valkey: Engine) -> None:
 
 
 async def test_waiting_takes_few_calls(valkey: Engine) -> None:
-    told = {"rates": ["50/s"], "way": "wait", "tasks": 20, "times": 10_000, "seconds": 4}
+    told = {"rates": ["50/s"], "way": "wait", "tasks": 20, "times": 10_000, "seconds": 2.5}
     answers = await together(valkey, 3, **told)
     admitted = len(units(answers))
-    beats = 3 * 5
-    assert admitted >= 0.9 * 50 * 4
+    beats = 3 * 4
+    assert admitted >= 0.9 * 50 * 2.5
     # A bound for a busy machine; what it is on a quiet one, the benchmark tells.
     assert sum(answer["calls"] for answer in answers) - beats <= 2.5 * admitted
 
@@ -157,10 +157,10 @@ async def test_a_process_that_is_killed_takes_nothing_along(valkey: Engine) -> N
 
 
 async def test_leases_ask_seldom_and_are_over_by_what_was_allowed_at_most(valkey: Engine) -> None:
-    told = {"rates": ["1000/s"], "way": "hammer", "tasks": 20, "seconds": 3, "lease": 0.1}
+    told = {"rates": ["1000/s"], "way": "hammer", "tasks": 20, "seconds": 2, "lease": 0.1}
     answers = await together(valkey, 2, **told)
     admitted = len(units(answers))
-    assert admitted >= 0.85 * 3000
+    assert admitted >= 0.85 * 2000
     assert admitted <= 1.1 * 1000 * (max(answer["seconds"] for answer in answers) + 1)
     assert {answer["processes"] for answer in answers} == {2}
     assert sum(answer["calls"] for answer in answers) < 0.5 * admitted
