@@ -10,7 +10,7 @@ What an arm has opened or started is closed when it ends: nothing of it runs in 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import redis.asyncio as redis
 from limits import RateLimitItemPerSecond

@@ -1,8 +1,8 @@
 """Several processes whose callers wait for one limit: how often the engine is asked for it.
 
 As a program, one of those processes: its arguments are the engine's URL, how many callers wait, the
-burst (0 for none), the time of the monotonic clock from which on to count, and for how many seconds.
-It writes what it has counted as JSON.
+burst (0 for none), the time of the monotonic clock from which on to count, and for how many
+seconds. It writes what it has counted as JSON.
 """
 
 import asyncio
@@ -63,10 +63,10 @@ async def _work(url: str, callers: int, burst: int, begin: float, seconds: float
         calls = admitted = 0
         run = sender._run
 
-        async def counted(batch: Any) -> Any:
+        async def counted(batch: Any, *more: Any) -> Any:
             nonlocal calls
             calls += sum(call.keys[0].startswith(name) for call in batch)
-            return await run(batch)
+            return await run(batch, *more)
 
         sender._run = counted
 

@@ -1,8 +1,8 @@
 """One process of several that share a limit: it does what it is told, and says what it was granted.
 
 Reads one line, a JSON object, and begins when the next line comes. Writes one line: what was
-granted, as (engine's time in microseconds, cost, task), how many processes it has counted, and the
-calls that it made.
+granted, as (engine's time in microseconds, cost, task), when that was here (all processes of a
+machine have this clock), how many processes it has counted, and the calls that it made.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from aiolimit.redis import RedisStore
 
 async def work(told: dict[str, Any]) -> dict[str, Any]:
     granted: list[tuple[float, float, int]] = []
+    here: list[float] = []
     store = RedisStore(told["url"], timeout=5, lease=told.get("lease"))
     limiter = Limiter(*told["rates"], name=told.get("name", "shared"), store=store)
     costs = told.get("costs", [1])
@@ -29,11 +30,14 @@ async def work(told: dict[str, Any]) -> dict[str, Any]:
 
     def note(permit: Any, task: int) -> None:
         granted.append((permit._at.engine, permit.cost, task))
+        here.append(float(permit._at))
 
     async def hammer(task: int) -> None:
         while time.monotonic() < end:
             try:
                 note(await limiter.acquire("k", costs[task % len(costs)], max_wait=0), task)
+                if "pause" in told:
+                    await asyncio.sleep(told["pause"])
             except RateLimited:
                 await asyncio.sleep(0.002)
 
@@ -55,6 +59,7 @@ async def work(told: dict[str, Any]) -> dict[str, Any]:
     sender = shared.sharing.sender("k")
     answer = {
         "granted": granted,
+        "here": here,
         "processes": shared.sharing.processes,
         "calls": sender.calls,
         "seconds": time.monotonic() - began,

@@ -381,8 +381,8 @@ async def test_four_workers_keep_one_limit_and_outlive_their_valkey() -> None:
     assert strange == []
     assert "Traceback" not in "".join(said) + rest
     assert process.returncode == 0
-    # Answers are on their way for a while, so seconds are told apart only roughly here; four workers
-    # that do not share would let four times as much through.
+    # Answers are on their way for a while, so seconds are told apart only roughly here; four
+    # workers that do not share would let four times as much through.
     assert len(passed) <= 25 * (passed[-1] - passed[0] + 1.5)
     assert worst(passed, 1.0) <= 2 * 25
     meanwhile = sum(killed + 0.5 < at < back for at in passed)

@@ -32,7 +32,7 @@ FLOORS = [
     {"shared.names", "shared.script", "shared.credit"},
     {"shared.local", "shared.sender", "shared.mirror", "shared.address"},
     {"shared.sharing"},
-    {"shared.calls"},
+    {"shared.calls", "shared.links"},
     {"shared.jobs"},
     {"shared.telling"},
     {"shared.quota"},

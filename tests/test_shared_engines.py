@@ -453,10 +453,13 @@ async def test_tls_to_what_a_sentinel_watches(
     own = free_port()
     options = ["--tls-port", str(own), "--tls-cert-file", made, "--tls-key-file", key]
     options += ["--tls-ca-cert-file", made, "--tls-auth-clients", "no", "--tls-replication", "yes"]
-    with sentinel(one, redis_server(), *options, port=port):
-        url = f"{scheme}+sentinel://127.0.0.1:{own}/mymaster"
-        for query in (f"ssl_ca_certs={made}", "ssl_cert_reqs=none&ssl_check_hostname=false"):
-            store = stores(f"{url}?{query}&socket_timeout=1.5", timeout=2)
+    with sentinel(one, redis_server(), *options, port=port) as plain_one:
+        for rest in (
+            f"{own}/mymaster?socket_timeout=1.5&ssl_ca_certs={made}",
+            f"{own}/mymaster?ssl_cert_reqs=none&ssl_check_hostname=false",
+            f"{plain_one.port}/mymaster?ssl_cert_reqs=none&sentinel_ssl=false",
+        ):
+            store = stores(f"{scheme}+sentinel://127.0.0.1:{rest}", timeout=2)
             assert await source(Limiter("1000/s", store=store)) == "store"
 
 
@@ -473,7 +476,7 @@ async def test_a_unix_socket(stores: Stores, tmp_path: Path, query: str) -> None
 async def test_a_number_of_a_database_and_options(
     server: Engine, stores: Stores, scheme: str
 ) -> None:
-    store = stores(f"{scheme}://127.0.0.1:{server.port}/3?protocol=3&socket_timeout=0.1")
+    store = stores(f"{scheme.upper()}://127.0.0.1:{server.port}/3?protocol=3&socket_timeout=0.1")
     assert await source(Limiter("1000/s", store=store)) == "store"
     with server.client(db=3) as client:
         assert client.dbsize() == 2  # the key, and who lives
@@ -483,8 +486,12 @@ async def test_a_number_of_a_database_and_options(
 # --- clients that are handed in ----------------------------------------------------------------
 
 
+def retries(times: int) -> redis.asyncio.retry.Retry:
+    return redis.asyncio.retry.Retry(NoBackoff(), times)
+
+
 def plain(**options: Any) -> redis.asyncio.Redis:
-    return redis.asyncio.Redis(retry=redis.asyncio.retry.Retry(NoBackoff(), 0), **options)
+    return redis.asyncio.Redis(retry=retries(0), **options)
 
 
 class OfOurOwn(redis.asyncio.Redis):
@@ -498,11 +505,9 @@ CLIENTS: dict[str, Callable[[int], Any]] = {
     "RESP3 decodes": lambda port: plain(port=port, protocol=3, decode_responses=True),
     "a single connection": lambda port: plain(port=port, single_connection_client=True),
     "a blocking pool": lambda port: redis.asyncio.Redis.from_pool(
-        redis.asyncio.BlockingConnectionPool(
-            port=port, retry=redis.asyncio.retry.Retry(NoBackoff(), 0)
-        )
+        redis.asyncio.BlockingConnectionPool(port=port)
     ),
-    "a subclass": lambda port: OfOurOwn(port=port, retry=redis.asyncio.retry.Retry(NoBackoff(), 0)),
+    "a subclass": lambda port: OfOurOwn(port=port, retry=retries(0)),
     "valkey": lambda port: valkey.asyncio.Valkey(port=port),
     "valkey decodes": lambda port: valkey.asyncio.Valkey(port=port, decode_responses=True),
     "valkey without retries": lambda port: valkey.asyncio.Valkey(
@@ -531,42 +536,42 @@ async def test_a_client_is_used_as_it_is_and_left_open(
     await client.aclose()
 
 
-@pytest.mark.parametrize(
-    "client",
-    [
-        redis.asyncio.Redis(),
-        redis.asyncio.Redis(retry=redis.asyncio.retry.Retry(NoBackoff(), 1)),
-        redis.asyncio.Redis(retry=redis.asyncio.retry.Retry(NoBackoff(), -1)),
-        redis.asyncio.RedisCluster("127.0.0.1"),
-        valkey.asyncio.Valkey(retry=valkey.asyncio.retry.Retry(ValkeyNoBackoff(), 1)),
-        valkey.asyncio.ValkeyCluster("127.0.0.1"),
-    ],
-    ids=repr,
-)
-def test_a_client_that_tries_again_is_warned_of(client: Any) -> None:
+TRYING_AGAIN: dict[str, Callable[[], Any]] = {
+    "by default": redis.asyncio.Redis,
+    "once": lambda: redis.asyncio.Redis(retry=retries(1)),
+    "for ever": lambda: redis.asyncio.Redis(retry=retries(-1)),
+    "on timeout": lambda: redis.asyncio.from_url("redis://localhost", retry_on_timeout=True),
+    "cluster": lambda: redis.asyncio.RedisCluster("127.0.0.1"),
+    "valkey on timeout": lambda: valkey.asyncio.Valkey(retry_on_timeout=True),
+    "valkey cluster": lambda: valkey.asyncio.ValkeyCluster("127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("which", TRYING_AGAIN)
+def test_a_client_that_tries_again_is_warned_of(which: str) -> None:
+    client = TRYING_AGAIN[which]()
     with pytest.warns(RuntimeWarning, match=r"Retry\(NoBackoff\(\), 0\)") as found:
         RedisStore(client)
     assert found[0].filename == __file__
 
 
-@pytest.mark.parametrize(
-    "client",
-    [
-        redis.Redis(password=HARD),
-        valkey.Valkey(password=HARD),
-        redis.asyncio.Redis,
-        redis.asyncio.ConnectionPool(password=HARD),
-        redis.asyncio.Redis().pipeline(),
-        redis,
-        7,
-        None,
-        b"redis://localhost",
-    ],
-    ids=lambda client: type(client).__qualname__,
-)
-def test_what_is_no_client(client: Any) -> None:
+NO_CLIENTS: dict[str, Callable[[], Any]] = {
+    "synchronous": lambda: redis.Redis(password=HARD),
+    "synchronous valkey": lambda: valkey.Valkey(password=HARD),
+    "a class": lambda: redis.asyncio.Redis,
+    "a pool": lambda: redis.asyncio.ConnectionPool(password=HARD),
+    "a pipeline": lambda: redis.asyncio.Redis(password=HARD).pipeline(),
+    "a module": lambda: redis,
+    "a number": lambda: 7,
+    "None": lambda: None,
+    "bytes": lambda: f"redis://:{QUOTED}@localhost".encode(),
+}
+
+
+@pytest.mark.parametrize("which", NO_CLIENTS)
+def test_what_is_no_client(which: str) -> None:
     with pytest.raises(TypeError, match=r"redis\.asyncio or valkey\.asyncio") as error:
-        RedisStore(client)
+        RedisStore(NO_CLIENTS[which]())
     assert "s3cr3t" not in str(error.value)
 
 
@@ -587,6 +592,7 @@ def test_what_is_no_client(client: Any) -> None:
         "redis+cluster+sentinel://localhost/service",
         "unix+cluster:///path",
         "unix://",
+        "unix://path/to/a/socket",
         "redis://:s3cr3t@host1,host2",
         "redis://:s3cr3t@host:port",
         "redis://:s3cr3t@host:70000",
@@ -595,6 +601,7 @@ def test_what_is_no_client(client: Any) -> None:
         "redis://:s3cr/3t@host",
         "redis://:7/s3cr3t@host",
         "redis://:s3cr?3t@host",
+        "redis://:7?s3cr3t@host",
         "redis://:s3cr#3t@host",
         "redis+cluster://:7/s3cr3t@host1,host2",
         "redis://:s3cr3t@host/database",
@@ -602,6 +609,7 @@ def test_what_is_no_client(client: Any) -> None:
         "redis+cluster://:s3cr3t@host/1",
         "redis+cluster://:s3cr3t@host/service/0",
         "redis+sentinel://:s3cr3t@host",
+        "redis+sentinel://:7/s3cr3t@host/service",
         "redis+sentinel://:s3cr3t@host/service/database",
         "redis+sentinel://:s3cr3t@host/service/0/1",
         "redis://:s3cr3t@host?no_such_option=1",
@@ -649,11 +657,12 @@ def test_bad_options(options: dict[str, Any], error: type[Exception], says: str)
 # --- one event loop after the other ------------------------------------------------------------
 
 THREE_LOOPS = """
-import asyncio, gc, sys
+import asyncio, gc, logging, sys
 from aiolimit import Limiter
 from aiolimit.redis import RedisStore
 
-store = RedisStore(sys.argv[1], prefix="loops:")
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # not that a machine is slow
+store = RedisStore(sys.argv[1], prefix="loops:", timeout=2)
 limiter = Limiter("2/min", store=store)
 
 async def main(number):

@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -76,7 +75,7 @@ def units(answers: list[dict[str, Any]]) -> list[float]:
     [
         (["200/s"], [1], "hammer"),
         (["200/s"], [1], "wait"),
-        (["20/s", "50/2s"], [1], "hammer"),
+        (["30/s", "50/2s"], [1], "hammer"),
         (["40/s"], [1, 2, 3, 4, 5], "hammer"),
         (["40/s"], [5, 1, 3, 2, 4], "wait"),
     ],
@@ -85,11 +84,12 @@ def units(answers: list[dict[str, Any]]) -> list[float]:
 async def test_never_over_in_any_window(
     valkey: Engine, rates: list[str], costs: list[float], way: str
 ) -> None:
+    seconds = 1.8 if len(rates) == 1 else 2.4  # past the longest window
     answers = await together(
-        valkey, 4, rates=rates, costs=costs, way=way, tasks=10, times=10_000, seconds=1.8
+        valkey, 4, rates=rates, costs=costs, way=way, tasks=10, times=10_000, seconds=seconds
     )
     times = units(answers)
-    limits = {"200/s": (200, 1), "20/s": (20, 1), "50/2s": (50, 2), "40/s": (40, 1)}
+    limits = {"200/s": (200, 1), "30/s": (30, 1), "50/2s": (50, 2), "40/s": (40, 1)}
     for rate in rates:
         limit, period = limits[rate]
         assert worst(times, period * 1e6) <= limit
@@ -134,7 +134,7 @@ async def test_waiting_takes_few_calls(valkey: Engine) -> None:
 
 
 async def test_a_process_that_is_killed_takes_nothing_along(valkey: Engine) -> None:
-    told = {"rates": ["50/s"], "way": "wait", "tasks": 5, "times": 10_000, "seconds": 4.5}
+    told = {"rates": ["50/s"], "way": "wait", "tasks": 5, "times": 10_000, "seconds": 6}
     workers = [await Worker.start(valkey, **told) for _ in range(3)]
     async with RedisStore(valkey.url) as store:
         limiter: Any = Limiter("50/s", name="shared", store=store)
@@ -143,25 +143,31 @@ async def test_a_process_that_is_killed_takes_nothing_along(valkey: Engine) -> N
         await until(lambda: sharing.processes == 4)
         for worker in workers:
             await worker.say("go")
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)
         workers[0].process.kill()
         await workers[0].process.wait()
+        with valkey.client() as client:
+            seconds, micros = client.time()
+        killed = seconds * 1e6 + micros
+        # It says no goodbye, and is missed after three of its heartbeats.
+        await until(lambda: sharing.processes == 3)
+        assert all(worker.process.returncode is None for worker in workers[1:])
         answers = [await worker.answer() for worker in workers[1:]]
-        await until(lambda: sharing.processes < 4)
     times = units(answers)
-    last = [at for at in times if at > max(times) - 2e6]
-    assert len(last) >= 0.9 * 100, "the others have all of the limit"
     assert worst(times, 1e6) <= 50
-    for _, group in groupby(sorted(times), key=lambda at: at // 1e6):
-        assert len(list(group)) <= 100
+    # One window later the others have all of the limit.
+    assert len([at for at in times if 1e6 < at - killed <= 2.5e6]) >= 0.9 * 50
+    assert len([at for at in times if at > max(times) - 2e6]) >= 0.9 * 100
 
 
 async def test_leases_ask_seldom_and_are_over_by_what_was_allowed_at_most(valkey: Engine) -> None:
-    told = {"rates": ["1000/s"], "way": "hammer", "tasks": 20, "seconds": 2, "lease": 0.1}
-    answers = await together(valkey, 2, **told)
+    # Each process wants 667 a second: what it has taken ahead it spends little by little.
+    told = {"rates": ["1000/s"], "way": "hammer", "tasks": 20, "pause": 0.03, "seconds": 2}
+    answers = await together(valkey, 2, **told, lease=0.1)
     admitted = len(units(answers))
     assert admitted >= 0.85 * 2000
-    assert admitted <= 1.1 * 1000 * (max(answer["seconds"] for answer in answers) + 1)
+    # By the clock of the machine, and a little more, as a lease may end while others run.
+    assert worst((at for answer in answers for at in answer["here"]), 1) <= 1.1 * 1000 * 1.02
     assert {answer["processes"] for answer in answers} == {2}
     assert sum(answer["calls"] for answer in answers) < 0.5 * admitted
 

@@ -203,11 +203,13 @@ def _made(address: Address, name: str, timeout: float) -> Any:
             read = pool.from_url(f"{name}://?{urlencode({option: text})}")
             value = read.connection_kwargs.get(option, read.max_connections)
             ours[option] = text if isinstance(value, str) else value
+            if option == "ssl":  # which has no place there
+                ours[option] = text.lower() not in ("0", "false", "no")
         return ours
 
     if address.kind == "single":
         scheme, _, rest = address.url.partition("://")
-        scheme = scheme.replace("valkey", name).replace("redis", name)
+        scheme = scheme.lower().replace("valkey", name).replace("redis", name)
         ours = {**settings(timeout, {}), "max_connections": _CONNECTIONS}
         return asynchronous.from_url(f"{scheme}://{rest}", **ours)
     options = {"max_connections": _CONNECTIONS, "ssl": address.is_encrypted, **address.login}

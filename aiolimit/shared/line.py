@@ -243,13 +243,13 @@ class SharedQueues(Queues):
 
         Who was let in last comes just when there is room, so whoever comes a little later finds
         none, each time. Who has come in vain lets some go ahead instead, and is then just in time
-        as well: whose turn it is, is open again. So many go ahead that about one of three asks is
+        as well: whose turn it is, is open again. So many go ahead that about one of four asks is
         in vain, however many share.
         """
         quota, home, limits = self.quota, waiter.queue.key, self.limits_of(waiter)
         most = min((limit for limit in limits if limit is not None), default=0.0)
         others = max(1, quota.sharing.processes - 1)
-        ahead = waiter.cost * int(4 * others * random.random())  # noqa: S311
+        ahead = waiter.cost * int(6 * others * random.random())  # noqa: S311
         ahead = min(ahead, most - waiter.cost)
         if ahead <= 0 or quota.is_local(home):
             return 0.0

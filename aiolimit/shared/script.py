@@ -24,6 +24,7 @@ __all__ = [
     "Answer",
     "Call",
     "HeardWindow",
+    "NotSent",
     "Refused",
     "Shape",
     "answers_of",
@@ -68,11 +69,15 @@ class Refused(Exception):
         return "WRONGTYPE" in str(self)
 
 
+class NotSent(Exception):
+    """A batch failed before anything of it was sent; why is its cause."""
+
+
 def was_refused(error: Exception) -> bool:
-    """Whether the engine said that it did not do it; else nobody knows."""
+    """Whether it was not done for sure: not sent, or the engine said so. Else nobody knows."""
     # The clients have their own classes of that name, and none of them is imported here.
     names = (kind.__name__ for kind in type(error).__mro__)
-    return isinstance(error, Refused) or "ResponseError" in names
+    return isinstance(error, Refused | NotSent) or "ResponseError" in names
 
 
 class Call(NamedTuple):

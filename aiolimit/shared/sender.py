@@ -19,9 +19,9 @@ from typing import Final, Protocol
 
 from aiolimit.clock import Clock, Timer
 from aiolimit.shared.breaker import Breaker
-from aiolimit.shared.script import Call, Refused, touching
+from aiolimit.shared.script import Call, NotSent, Refused, touching
 
-__all__ = ["Engine", "Job", "Sender"]
+__all__ = ["Batch", "Engine", "Job", "Sender"]
 
 _UNDER_WAY: Final = 2
 _MOST: Final = 128  # calls in a batch: while the engine does one, the next is made
@@ -30,8 +30,18 @@ _KEPT: Final = 10_000  # corrections that wait for an engine that is silent
 
 _log = logging.getLogger("aiolimit")
 
+
+class Batch:
+    """What is known of one: whether it was sent, or may have been."""
+
+    __slots__ = ("is_sent",)
+
+    def __init__(self) -> None:
+        self.is_sent = True
+
+
 #: Runs calls on a node: one answer each, or the error that one of them met.
-Engine = Callable[[Sequence[Call]], Awaitable[Sequence[bytes | Exception]]]
+Engine = Callable[[Sequence[Call], Batch], Awaitable[Sequence[bytes | Exception]]]
 
 
 class Job(Protocol):
@@ -60,7 +70,7 @@ class Sender:
 
     name: of the node, for the log.
     timeout: seconds that a batch may take.
-    on_silence, on_recovery: called when the engine is not asked any more, and when it answers again.
+    on_silence, on_recovery: called when the engine is not asked any more, and when it is again.
     """
 
     def __init__(
@@ -147,11 +157,16 @@ class Sender:
     async def _send(self, jobs: Sequence[Job], calls: Sequence[Call]) -> None:
         self.batches += 1
         self.calls += len(calls)
+        batch = Batch()
         try:
             async with asyncio.timeout(self._timeout):
-                answers = await self._run(calls)
+                answers = await self._run(calls, batch)
         except Exception as error:  # noqa: BLE001 (whatever it is, the callers' policy decides)
-            self._fail(jobs, calls[0], error)
+            failure: Exception = error
+            if not batch.is_sent:
+                failure = NotSent(f"{type(error).__name__}: {error}")
+                failure.__cause__ = error
+            self._fail(jobs, calls[0], failure)
             return
         except asyncio.CancelledError:
             self._fail(jobs, calls[0], ConnectionError("the batch was cancelled"))
@@ -235,7 +250,7 @@ class Sender:
         """One real call that writes, for nobody."""
         try:
             async with asyncio.timeout(self._timeout):
-                (answer,) = await self._run((touching(call),))
+                (answer,) = await self._run((touching(call),), Batch())
             if isinstance(answer, Exception) and not _is_of_its_key(answer):
                 raise answer
         except Exception:  # noqa: BLE001 (it is still silent: that is what was asked)
