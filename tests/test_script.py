@@ -12,6 +12,7 @@ from aiolimit.rate import Rate
 from aiolimit.shared.names import Names
 from aiolimit.shared.script import SCRIPT, Answer, Call, Shape, answers_of, batch_of
 from tests.engines import engine, redis_server
+from tests.oracle import ExactLog
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
@@ -116,3 +117,68 @@ def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: i
                     wait = window.wait(1, now, limit, rate.per)
                     assert wait == pytest.approx(look.retry_after, abs=2e-6)
     assert grants
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_the_clock_steps_back_no_time_has_passed(client: Any, seed: int) -> None:
+    """As on a replica that is promoted, or where the time of the machine is set."""
+    rates = (Rate(10, 1.0), Rate(30, 8.0))
+    limits: Limits = (10, 30)
+    keeper = Keeper(client, rates, 8, None)
+    model = MemoryStore(rates, sub_windows=8)
+    shape = keeper.shape(limits)
+    random_ = random.Random(seed)
+    clock = 64_000  # of the engine, sixty-fourths of a second
+    times = dict.fromkeys("ab", (0, 0))  # what each key has written: its time, and what was lost
+    stepped = 0
+    for _ in range(600):
+        clock += random_.choice([0, 1, 1, 2, 5, 8, 20, 70])
+        if random_.random() < 0.03:
+            clock -= random_.choice([1, 64, 640, 6400])
+            stepped += 1
+        key = random_.choice("aab")
+        last, lost = times[key]
+        its_time = max(clock + lost, last)
+        count = random_.choice([1, 2, 5])
+        granted = 0
+        while granted < count and model.take(key, 1, 1, limits, its_time / 64)[0]:
+            granted += 1
+        call = shape.take(keeper.names.of(key), clock / 64, [(1, count)])
+        answer = keeper.ask(shape, call, its_time / 64)
+        assert answer.granted == granted
+        assert answer.at == its_time * 1e6 / 64
+        if granted:
+            times[key] = its_time, its_time - clock
+    assert stepped > 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_passed_without_the_engine_is_charged_where_it_happened(
+    client: Any, seed: int
+) -> None:
+    """After it, no window holds more than its limit, whatever the engine then lets in."""
+    rates = (Rate(20, 1.0),)
+    limits: Limits = (20,)
+    keeper = Keeper(client, rates, 4, None)
+    shape, name = keeper.shape(limits), keeper.names.of("k")
+    random_ = random.Random(seed)
+    now, log = 640, ExactLog(64)
+    for _ in range(60):
+        # Some time at the engine ...
+        for _ in range(random_.randrange(12)):
+            now += random_.randrange(6)
+            answer = keeper.ask(shape, shape.take(name, now / 64, [(1, 3)]), now / 64)
+            log.admit(now, answer.granted)
+        # ... and some without it, in which no more passes than there is room for.
+        passed = []
+        for _ in range(random_.randrange(6)):
+            now += random_.randrange(12)
+            room = 20 - log.used(now)
+            cost = random_.randint(1, 3)
+            if cost <= room:
+                log.admit(now, cost)
+                passed.append((now, cost))
+        past = [((now - at) / 64, cost) for at, cost in passed]
+        keeper.ask(shape, shape.debit(name, now / 64, -1, [], past), now / 64)
+    assert log.worst() <= 20
+    assert len(log.admissions) > 100
