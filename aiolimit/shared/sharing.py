@@ -22,6 +22,7 @@ from aiolimit.shared.sender import Job, Sender
 __all__ = ["Link", "Policy", "Sharing", "StoreOptions"]
 
 _BEAT: Final = 1.0  # seconds
+_UNUSED: Final = 60  # beats after the last call: who asks for nothing has no share
 _OFTEN: Final = 0.25  # seconds, while others come back
 _ON_ITS_WAY: Final = 0.1  # seconds: what an engine that stood still finds in its sockets is older
 _COMING_BACK: Final = 13.0  # seconds: nobody tries less often than that
@@ -94,6 +95,7 @@ class Sharing:
         self._link_of = link
         self._link: Link | None = None
         self._alive = 1
+        self._beats_unused = 0
         self._fresh = 1
         self._coming_back_until = 0.0
         self._back_since = 0.0  # what was told before that may have been on its way for long
@@ -120,6 +122,7 @@ class Sharing:
     def sender(self, key: Hashable) -> Sender:
         """Where calls for that key go."""
         link = self.link()
+        self._beats_unused = 0
         return link.only or link.sender(self.names.of(key))
 
     def put(self, key: Hashable, job: Job) -> None:
@@ -195,7 +198,9 @@ class Sharing:
             sharing = me()
             if sharing is None or sharing._link is not link:
                 return
-            if not link.sender(sharing._registry).breaker.is_open:
+            sharing._beats_unused += 1
+            is_used = sharing._beats_unused <= _UNUSED
+            if is_used and not link.sender(sharing._registry).breaker.is_open:
                 sharing._beat(link)
             delay = _OFTEN if sharing._coming_back_until else _BEAT
             link.loop.call_later(delay, again)
