@@ -113,15 +113,6 @@ class Answers:
         if isinstance(refused, StoreUnavailable):
             headers = _raw(fields.refusal_headers(refused))
             return _whole(503, headers, fields.refusal_body(refused))
-        if isinstance(refused, StoreUnavailable):
-            headers = _raw(fields.refusal_headers(refused))
-            return _whole(503, headers, fields.refusal_body(refused))
-        if isinstance(refused, StoreUnavailable):
-            headers = _raw(fields.refusal_headers(refused))
-            return _whole(503, headers, fields.refusal_body(refused))
-        if isinstance(refused, StoreUnavailable):
-            headers = _raw(fields.refusal_headers(refused))
-            return _whole(503, headers, fields.refusal_body(refused))
         headers = _raw(fields.refusal_headers(refused, self._headers, time.time()))
         return _whole(429, headers, fields.refusal_body(refused))
 
