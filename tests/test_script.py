@@ -58,7 +58,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: int) -> None:
     rates, sub_windows, burst = CASES[case]
@@ -68,7 +68,7 @@ def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: i
     most = tuple(rate.limit for rate in rates)
     grants: list[tuple[str, float, float, float, Limits]] = []
     ticks = 640  # sixty-fourths of a second, which are whole microseconds and exact floats
-    for _ in range(500):
+    for _ in range(400):
         ticks += random_.choice([0, 0, 0, 1, 1, 2, 5, 8, 20, 70])
         now = ticks / 64
         key = random_.choice("aab")
@@ -119,7 +119,7 @@ def test_the_engine_decides_as_this_process_does(client: Any, case: int, seed: i
     assert grants
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_where_the_clock_steps_back_no_time_has_passed(client: Any, seed: int) -> None:
     """As on a replica that is promoted, or where the time of the machine is set."""
     rates = (Rate(10, 1.0), Rate(30, 8.0))
@@ -152,7 +152,7 @@ def test_where_the_clock_steps_back_no_time_has_passed(client: Any, seed: int) -
     assert stepped > 5
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_what_passed_without_the_engine_is_charged_where_it_happened(
     client: Any, seed: int
 ) -> None:
