@@ -136,6 +136,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert "aiolimit/py.typed" in names
+    assert "aiolimit/shared/engine.lua" in names
     assert "aiolimit/cli/examples/gateway.py" in names
     for part in ("page.html", "page.css", "page.js", "uplot/uPlot.iife.min.js"):
         assert f"aiolimit/dashboard/{part}" in names

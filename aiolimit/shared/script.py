@@ -36,7 +36,7 @@ __all__ = [
     "was_refused",
 ]
 
-SCRIPT: Final = files("aiolimit.shared").joinpath("engine.lua").read_text()
+SCRIPT: Final = files("aiolimit.shared").joinpath("engine.lua").read_text("utf-8")
 SHA: Final = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 _TAKE, _CHARGE, _GIVE_BACK, _DEBIT, _BEAT, _LEAVE = range(6)

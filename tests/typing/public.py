@@ -1,7 +1,7 @@
 """What a user's type checker sees. Read by mypy in strict mode, never run."""
 
 from collections.abc import Mapping
-from typing import assert_type
+from typing import Literal, assert_type
 
 from aiolimit import (
     UNLIMITED,
@@ -24,6 +24,7 @@ from aiolimit.http.address import ClientAddress
 from aiolimit.http.asgi import RateLimitMiddleware, is_preflight
 from aiolimit.http.asgi_types import Receive, Scope, Send
 from aiolimit.http.feedback import Feedback, read
+from aiolimit.redis import RedisStore
 from aiolimit.testing import FakeClock
 
 limiter = Limiter("100/s", Rate(5, per=2.5), name="x", burst=2, clock=FakeClock())
@@ -102,3 +103,13 @@ def http() -> None:
     httpx2.RateLimitTransport(limiter, charge, retries=2, key=lambda request: request.url.host)
     aiohttp_client.RateLimitMiddleware(limiter, key=lambda request: request.url.host)
     assert_type(httpx2.permits_of(object()), tuple[Permit, ...])
+
+
+async def shared() -> None:
+    async with RedisStore("redis://localhost", on_store_error="closed", lease=0.1) as store:
+        limiter = Limiter("10/s", store=store)
+        assert_type(await limiter.try_acquire_async("k", 2), bool)
+        assert_type(await limiter.peek_async("k"), Quota)
+        assert_type(await limiter.reset_async(), None)
+        permit = await limiter.acquire("k")
+        assert_type(permit.source, Literal["store", "local", "open", "closed"])
