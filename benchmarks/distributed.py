@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Final, NamedTuple
 
 import redis
@@ -57,7 +57,7 @@ machine than this one.
 
 {table}
 
-## Calls a second, and how long the slowest of a hundred took
+## Calls a second, how long the slowest of a hundred took, and the CPU of a call
 
 {figures}
 
@@ -84,8 +84,9 @@ else as the window lets them, many at once.
   GCRA, pyrate-limiter one bucket for each key, as its documentation shows. They send each call by
   itself, on up to as many connections as there are callers; pyrate-limiter sends one at a time, as
   its limiter has a lock. aiolimit has one connection or two.
-- Whoever else uses the machine is in the way of all arms, and most of those that need the CPU
-  most: how long the process that asks was ready to run and had no core is in the first table.
+- Whoever else uses the machine is in the way: how long the process that asks was ready to run and
+  had no core is in the first table. The CPU of a call is that of this process alone, which is what
+  all arms but the leases wait for; it tells the same on a busy machine.
 - *aiolimit, lease* takes a part of the limit ahead and asks for nothing meanwhile: another
   promise, so it is in no target.
 - *Waiting*: processes of their own; the calls of the script for that key are counted in each for
@@ -98,6 +99,7 @@ class Turn(NamedTuple):
 
     rate: float  # calls a second
     slowest: float  # seconds, p99
+    cpu: float  # seconds a call, of the process that asks
 
 
 Found = dict[tuple[int, str, str], list[Turn]]
@@ -115,11 +117,11 @@ async def _turn(ask: Ask, in_flight: int, kind: str, seconds: float) -> Turn:
             taken.append(perf_counter() - start)
             count += 1
 
-    start = perf_counter()
+    start, cpu = perf_counter(), process_time()
     await asyncio.gather(*(caller(number) for number in range(in_flight)))
-    elapsed = perf_counter() - start
+    elapsed, cpu = perf_counter() - start, process_time() - cpu
     taken.sort()
-    return Turn(len(taken) / elapsed, taken[int(0.99 * len(taken))])
+    return Turn(len(taken) / elapsed, taken[int(0.99 * len(taken))], cpu / len(taken))
 
 
 async def _warm_up(ask: Ask, in_flight: int, kind: str, engine: redis.Redis) -> None:
@@ -156,8 +158,7 @@ async def _compare(url: str) -> Found:
 
 
 def _median(found: Found, in_flight: int, kind: str, name: str) -> Turn:
-    turns = found[in_flight, kind, name]
-    return Turn(median(turn.rate for turn in turns), median(turn.slowest for turn in turns))
+    return Turn(*map(median, zip(*found[in_flight, kind, name], strict=True)))
 
 
 def _rows(found: Found, waited: dict[str, Waited]) -> list[Row]:
@@ -181,7 +182,8 @@ def _figures(found: Found) -> list[Sequence[str]]:
     lines: list[Sequence[str]] = [head]
     for name in ARMS:
         turns = [_median(found, n, kind, name) for n, kind in product(_IN_FLIGHT, _KINDS)]
-        lines.append([name, *(f"{t.rate:,.0f}, {t.slowest * 1e3:.1f} ms" for t in turns)])
+        told = (f"{t.rate:,.0f}, {t.slowest * 1e3:.1f} ms, {t.cpu * 1e6:.0f} µs" for t in turns)
+        lines.append([name, *told])
     return lines
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Hashable
 from math import inf
+from threading import get_ident
 from typing import Any, ClassVar, Final, cast
 
 from aiolimit.admission import Admission
@@ -93,6 +94,22 @@ class SharedAdmission(Admission):
                 *(permit.key, permit.key, 1, None, now, 0.0, deadline, holds, None)
             )
         self.shared.charged_at = None
+        is_lone = queue is None and permit._at is None and self._is_plain and not self._is_strict
+        if is_lone and get_ident() == self.queues.thread and not self.queues.is_elsewhere():
+            # Most ask for a key that nobody asks for: likewise.
+            bound = self.max_wait if permit._max_wait is ... else check_wait(permit._max_wait)
+            now = self.time()
+            granted, wait = self.quota.take(permit.key, 1, 1, self.queues.limits, now)
+            if granted:
+                permit._at = now if self.shared.charged_at is None else self.shared.charged_at
+                self._passed(permit, self.shared.source_of_grant)
+                return None
+            if wait == inf:
+                permit._at = ASKED
+                deadline = inf if bound is None else now + bound
+                return self.queues.add(
+                    *(permit.key, permit.key, 1, None, now, 0.0, deadline, holds, None)
+                )
         waiter = super().request(permit, holds=holds)
         at = self.shared.charged_at
         if waiter is None and at is not None:

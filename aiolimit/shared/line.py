@@ -104,6 +104,10 @@ class SharedQueues(Queues):
     def wanted(self, key: Hashable) -> tuple[list[Run], Limits] | None:
         """What the first ones ask for, who ask under the same limits; None if nobody waits."""
         queue = self.by_key.get(key)
+        if queue is not None and len(queue) == 1:  # most are alone
+            (alone,) = queue
+            if not alone.future.done():
+                return [(alone.cost, 1)], self.limits_of(alone)
         runs: list[Run] = []
         limits: Limits = self.limits
         most, total, left = inf, 0.0, _ASKED if self._gate is None else _GATED

@@ -68,7 +68,9 @@ class LocalShare:
 
     def note(self, key: Hashable, cost: float, limits: Limits, now: float) -> None:
         """The engine has granted that to this process."""
-        self.counts.charge(self.counts.home(key, now), cost, limits, now)
+        counts = self.counts
+        home = key if counts.max_keys is None else counts.home(key, now)
+        counts.charge(home, cost, limits, now)
 
     def wait(self, key: Hashable, cost: float, limits: Limits, now: float) -> float:
         """Seconds until the share of this process, those limits, lets the cost pass."""

@@ -13,6 +13,11 @@ __all__ = ["heard_at", "learn", "windows_of"]
 
 def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> None:
     """Take over what the engine told of the windows that those limits apply to."""
+    if len(limits) == 1 and store.burst is None and key in store.entries:
+        window = answer.windows[0]
+        if window.total:  # most are like that: what follows comes to the same
+            store.entries[key] = window
+            return
     entry = store._find(key)
     if not any(window.total for window in answer.windows) and None not in limits:
         store.forget(key)  # there is nothing to know

@@ -224,6 +224,11 @@ class SharedQuota:
         """Whether it is decided without the engine."""
         return key in self._locally or self.sharing.is_silent(key)
 
+    @property
+    def source_of_grant(self) -> Source:
+        """Where the latest grant came from."""
+        return "store" if self.charged_at is None else self.charged_at.source
+
     def source(self, key: Hashable) -> Source:
         """Where decisions for the key come from now."""
         return self.sharing.policy_source if self.is_local(key) else "store"
