@@ -26,6 +26,9 @@ _ROUNDS: Final = 5
 _TURN: Final = 0.8  # seconds
 _WARM: Final = 0.15  # seconds, some times before each, which are not counted
 _WARMED: Final = 6  # so often at most
+_DISTURBED: Final = 0.05  # of a turn without a core: it is tried again
+_ATTEMPTS: Final = 3
+_LONG: Final = 170.0  # seconds of turns, after which none is tried again
 _KEYS: Final = 20_000  # of all callers, each of whom walks over some of its own
 _IN_FLIGHT: Final = (64, 512)
 _KINDS: Final = ("distinct", "hot")
@@ -84,9 +87,10 @@ else as the window lets them, many at once.
   GCRA, pyrate-limiter one bucket for each key, as its documentation shows. They send each call by
   itself, on up to as many connections as there are callers; pyrate-limiter sends one at a time, as
   its limiter has a lock. aiolimit has one connection or two.
-- Whoever else uses the machine is in the way: how long the process that asks was ready to run and
-  had no core is in the first table. The CPU of a call is that of this process alone, which is what
-  all arms but the leases wait for; it tells the same on a busy machine.
+- Whoever else uses the machine is in the way. A turn in which the process that asks, or the
+  engine, was ready to run and had no core for more than {disturbed_by:.0%} of the time is tried
+  again, at most twice, and the least disturbed counts; what stayed so is told in the first table.
+  The CPU of a call is that of the process that asks alone.
 - *aiolimit, lease* takes a part of the limit ahead and asks for nothing meanwhile: another
   promise, so it is in no target.
 - *Waiting*: processes of their own; the calls of the script for that key are counted in each for
@@ -100,6 +104,7 @@ class Turn(NamedTuple):
     rate: float  # calls a second
     slowest: float  # seconds, p99
     cpu: float  # seconds a call, of the process that asks
+    waited: float = 0.0  # share of it that client or engine was ready to run and had no core
 
 
 Found = dict[tuple[int, str, str], list[Turn]]
@@ -135,10 +140,39 @@ async def _warm_up(ask: Ask, in_flight: int, kind: str, engine: redis.Redis) -> 
         before = connections
 
 
+async def _calm_turn(ask: Ask, in_flight: int, kind: str, told: Sequence[Path], most: int) -> Turn:
+    """A turn; if others had the cores, the least disturbed of so many at most."""
+    turns: list[Turn] = []
+    while not turns or (len(turns) < most and turns[-1].waited > _DISTURBED):
+        before, start = _waits(told), perf_counter()
+        gc.disable()  # its pauses are longer the more connections there are
+        try:
+            turn = await _turn(ask, in_flight, kind, _TURN)
+        finally:
+            gc.enable()
+        waits = (after - then for after, then in zip(_waits(told), before, strict=True))
+        waited = max(waits, default=0.0) / (perf_counter() - start)
+        turns.append(turn._replace(waited=waited))
+    return min(turns, key=lambda turn: turn.waited)
+
+
+def _schedules(engine: int) -> list[Path]:
+    """What the system tells of how this process and the engine had cores, where it does."""
+    told = [Path(f"/proc/{process}/schedstat") for process in ("self", engine)]
+    return [one for one in told if one.exists()]
+
+
+def _waits(told: Sequence[Path]) -> list[float]:
+    """Seconds that each was ready to run while its core ran something else."""
+    return [int(one.read_text(encoding="ascii").split()[1]) * 1e-9 for one in told]
+
+
 async def _compare(url: str) -> Found:
     found: Found = {}
     columns_of_it = list(product(_IN_FLIGHT, _KINDS))
+    begun = perf_counter()
     with redis.Redis.from_url(url) as engine:
+        told = _schedules(engine.info("server")["process_id"])
         for number in range(_ROUNDS):
             shift = number % len(ARMS)
             for name in (*ARMS[shift:], *ARMS[:shift]):
@@ -147,11 +181,8 @@ async def _compare(url: str) -> Found:
                         engine.flushall()
                         gc.collect()
                         await _warm_up(ask, in_flight, kind, engine)
-                        gc.disable()  # its pauses are longer the more connections there are
-                        try:
-                            turn = await _turn(ask, in_flight, kind, _TURN)
-                        finally:
-                            gc.enable()
+                        most = _ATTEMPTS if perf_counter() - begun < _LONG else 1
+                        turn = await _calm_turn(ask, in_flight, kind, told, most)
                         found.setdefault((in_flight, kind, name), []).append(turn)
             print(f"round {number + 1} of {_ROUNDS}", file=sys.stderr, flush=True)
     return found
@@ -195,12 +226,6 @@ def _waiting(waited: dict[str, Waited]) -> list[Sequence[str]]:
     return lines
 
 
-def _waited_for_a_core() -> float:
-    """Seconds that this process was ready to run, and others had the cores; 0 if not known."""
-    told = Path("/proc/self/schedstat")
-    return int(told.read_text(encoding="ascii").split()[1]) * 1e-9 if told.exists() else 0.0
-
-
 def main() -> None:
     """Run it all."""
     start = perf_counter()
@@ -213,20 +238,20 @@ def main() -> None:
             "1 process": asyncio.run(waiters(url, [60])),
             "3 processes, burst=1": asyncio.run(waiters(url, [20, 20, 20], burst=1)),
         }
-        begun, disturbed = perf_counter(), _waited_for_a_core()
         found = asyncio.run(_compare(url))
-        disturbed = (_waited_for_a_core() - disturbed) / (perf_counter() - begun)
     finally:
         server.stop()
     rows = _rows(found, waited)
+    turns = [turn for turns in found.values() for turn in turns]
+    many = sum(turn.waited > _DISTURBED for turn in turns)
+    disturbed = f"{many} of {len(turns)} turns, by others who had the cores"
     page = ROOT / "docs" / "benchmarks-distributed.md"
     head = ("what", "against", "measured", "target", "met")
     text = _TEXT.format(
         seconds=round(perf_counter() - start, -1),
         summary=summary(rows),
         facts="\n".join(
-            f"| {name} | {value} |"
-            for name, value in (*facts(_PACKAGES), ("waiting for a core", f"{disturbed:.1%}"))
+            f"| {name} | {value} |" for name, value in (*facts(_PACKAGES), ("disturbed", disturbed))
         ),
         table=table((head, *(row.cells() for row in rows))),
         figures=table(_figures(found)),
@@ -236,10 +261,11 @@ def main() -> None:
         turn=_TURN,
         warm=_WARM,
         keys=_KEYS,
+        disturbed_by=_DISTURBED,
     )
     page.write_text(text, encoding="utf-8")
     print(plain(rows), columns(_figures(found)), columns(_waiting(waited)), sep="\n\n")
-    print(f"\n{summary(rows)}\nwaiting for a core: {disturbed:.1%}")
+    print(f"\n{summary(rows)}\ndisturbed: {disturbed}")
     print(f"written: {page.relative_to(ROOT)}")
 
 
