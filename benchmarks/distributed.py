@@ -28,7 +28,7 @@ _WARM: Final = 0.15  # seconds, some times before each, which are not counted
 _WARMED: Final = 6  # so often at most
 _DISTURBED: Final = 0.05  # of a turn without a core: it is tried again
 _ATTEMPTS: Final = 3
-_LONG: Final = 170.0  # seconds of turns, after which none is tried again
+_IN_ALL: Final = 195.0  # seconds for all turns: a round that has used its part tries none again
 _KEYS: Final = 20_000  # of all callers, each of whom walks over some of its own
 _IN_FLIGHT: Final = (64, 512)
 _KINDS: Final = ("distinct", "hot")
@@ -89,7 +89,8 @@ else as the window lets them, many at once.
   its limiter has a lock. aiolimit has one connection or two.
 - Whoever else uses the machine is in the way. A turn in which the process that asks, or the
   engine, was ready to run and had no core for more than {disturbed_by:.0%} of the time is tried
-  again, at most twice, and the least disturbed counts; what stayed so is told in the first table.
+  again, at most twice while there is time, and the least disturbed counts; how many stayed so is in
+  the first table.
   The CPU of a call is that of the process that asks alone.
 - *aiolimit, lease* takes a part of the limit ahead and asks for nothing meanwhile: another
   promise, so it is in no target.
@@ -175,13 +176,14 @@ async def _compare(url: str) -> Found:
         told = _schedules(engine.info("server")["process_id"])
         for number in range(_ROUNDS):
             shift = number % len(ARMS)
+            due = begun + _IN_ALL * (number + 1) / _ROUNDS
             for name in (*ARMS[shift:], *ARMS[:shift]):
                 async with arm(name, url) as ask:
                     for in_flight, kind in columns_of_it:
                         engine.flushall()
                         gc.collect()
                         await _warm_up(ask, in_flight, kind, engine)
-                        most = _ATTEMPTS if perf_counter() - begun < _LONG else 1
+                        most = _ATTEMPTS if perf_counter() < due else 1
                         turn = await _calm_turn(ask, in_flight, kind, told, most)
                         found.setdefault((in_flight, kind, name), []).append(turn)
             print(f"round {number + 1} of {_ROUNDS}", file=sys.stderr, flush=True)
