@@ -7,9 +7,11 @@ come. Each limiter they make has a store of its own, with keys of its own.
 
 import ast
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
+
+from _pytest.assertion.rewrite import rewrite_asserts
 
 from aiolimit import Limiter, Statistics
 from aiolimit.redis import RedisStore
@@ -19,6 +21,7 @@ from aiolimit.shared.line import SharedQueues
 __all__ = ["Stores", "shared_tests"]
 
 _LATER = {"try_acquire", "peek", "reset"}
+_LOOPS = {"run", "run_until_complete"}
 
 
 class Stores:
@@ -76,14 +79,22 @@ class _Awaiting(ast.NodeTransformer):
         return node
 
 
-def _nests_sync_calls(node: ast.AST) -> bool:
-    """Whether a plain function inside calls what has to be awaited."""
-    for inner in ast.walk(node):
-        if isinstance(inner, (ast.FunctionDef, ast.Lambda)):
-            for call in ast.walk(inner):
-                if isinstance(call, ast.Attribute) and call.attr in _LATER | {"jump"}:
-                    return True
-    return False
+def _makes_a_limiter(node: ast.AST) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "Limiter" for one in ast.walk(node))
+
+
+def _cannot_await(node: ast.AST) -> bool:
+    """Whether it runs loops of its own, or calls from a plain function what has to be awaited."""
+    plain = [one for one in ast.walk(node) if isinstance(one, (ast.FunctionDef, ast.Lambda))]
+    calls = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+    inside = {
+        one.attr
+        for inner in plain
+        if inner is not node
+        for one in ast.walk(inner)
+        if isinstance(one, ast.Attribute)
+    }
+    return bool(calls & _LOOPS or inside & (_LATER | {"jump"}))
 
 
 async def _settled(limiter: Limiter) -> Statistics:
@@ -105,6 +116,11 @@ def _awaiting(body: list[ast.stmt]) -> list[ast.stmt]:
         and not node.decorator_list
         and any(isinstance(one, ast.Attribute) and one.attr in _LATER for one in ast.walk(node))
     }
+    helpers |= {
+        node.name
+        for node in body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
     awaiting = _Awaiting(helpers)
     made: list[ast.stmt] = []
     for node in body:
@@ -119,29 +135,31 @@ def _awaiting(body: list[ast.stmt]) -> list[ast.stmt]:
 
 def shared_tests(
     module: str, limiter: Any, left_out: Mapping[str, str]
-) -> Iterator[tuple[str, Any]]:
-    """The fixtures and async tests of a module, over a store; not those left out."""
+) -> tuple[set[str], dict[str, Any]]:
+    """The names of a module's tests that make a limiter; its fixtures, and those not left out."""
     path = Path(__file__).parent / f"{module}.py"
     tree = ast.parse(path.read_text())
+    names: set[str] = set()
     body: list[ast.stmt] = []
     for node in tree.body:
         name = getattr(node, "name", "")
-        is_test = name.startswith("test_")
-        if is_test and not isinstance(node, ast.AsyncFunctionDef):
-            continue
-        if is_test and (name in left_out or _nests_sync_calls(node)):
-            continue
+        if name.startswith("test_"):
+            if not _makes_a_limiter(node):
+                continue
+            names.add(name)
+            if name in left_out:
+                continue
+            if _cannot_await(node):
+                raise ValueError(f"{name} cannot be read with await: leave it out, and say why")
         body.append(node)
     tree.body = _awaiting(body)
     ast.fix_missing_locations(tree)
-    names: dict[str, Any] = {"__name__": f"tests.{module}", "__file__": str(path)}
-    from _pytest.assertion.rewrite import rewrite_asserts
-
     rewrite_asserts(tree, path.read_bytes(), str(path))
-    exec(compile(tree, str(path), "exec"), names)  # noqa: S102
-    names |= {"Limiter": limiter, "_settled": _settled}
-    for name, found in names.items():
-        if name.startswith("test_") and callable(found):
-            yield f"{name}", found
-        elif type(found).__name__ == "FixtureFunctionDefinition":
-            yield name, found
+    found: dict[str, Any] = {"__name__": f"tests.{module}", "__file__": str(path)}
+    exec(compile(tree, str(path), "exec"), found)  # noqa: S102
+    found |= {"Limiter": limiter, "_settled": _settled}
+    return names, {
+        name: one
+        for name, one in found.items()
+        if name.startswith("test_") or type(one).__name__ == "FixtureFunctionDefinition"
+    }

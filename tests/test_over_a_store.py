@@ -21,6 +21,7 @@ MODULES = [
 _TICK = "is about one tick of the loop, and an answer takes more; see test_shared.py"
 _NAMED = "its keys have no text that other processes could know"
 _BOUND = "max_keys bounds what this process knows; the engine counts each key by itself"
+_LOOPS = "runs loops of its own; loops one after the other are in test_shared_engines.py"
 #: Tests that are about something else, and why.
 LEFT_OUT = {
     "test_granted_and_cancelled_in_one_tick_hands_the_place_on_at_once": _TICK,
@@ -39,6 +40,22 @@ LEFT_OUT = {
     "test_thousands_that_go_at_once_do_not_stop_the_loop": "each of them asks by itself",
     "test_the_fast_lane_and_the_long_way_decide_alike": "there is no fast lane",
     "test_statistics": "there is one reason more to be refused",
+    "test_two_loops_at_once_are_told_so": _LOOPS,
+    "test_a_loop_that_is_only_paused": _LOOPS,
+    "test_keys_are_forgotten_on_the_second_loop_too": _LOOPS,
+    "test_a_coroutine_closed_while_its_loop_is_paused": _LOOPS,
+    "test_a_second_loop_sweeps_what_the_first_has_left": _LOOPS,
+    "test_periods_changed_between_two_runs_of_a_loop": _LOOPS,
+    "test_a_queue_of_a_loop_that_was_closed": _LOOPS,
+    "test_01_a_loop_that_was_closed_over_its_waiters": _LOOPS,
+    "test_three_loops_in_a_row_each_leaving_one_behind_that_would_wait": _LOOPS,
+    "test_whenever_the_true_cost_is_told_it_is_what_is_charged": _LOOPS,
+    "test_a_gap_is_measured_from_the_last_attempt_of_the_fast_lane": "there is no fast lane",
+    "test_18_bounding_the_keys_never_un_limits": _BOUND,
+    "test_past_max_keys_it_tells_of_the_shared_ramp": _BOUND,
+    "test_21_retry_after_is_exact": "its times are not whole microseconds",
+    "test_settled_costs_keep_the_limit": "steps by hand through what never waits in one process",
+    "test_retry_after_is_exact_with_fractions": "thousands of calls; test_script.py makes them",
     "test_17_idle_keys_are_freed_without_a_call": "100 000 keys take long to ask for",
 }
 
@@ -58,6 +75,13 @@ async def _stores_are_closed(valkey: Engine) -> AsyncIterator[None]:
     await _stores.close()
 
 
+_seen: set[str] = set()
 for _module in MODULES:
-    for _name, _found in shared_tests(_module, _stores.limiter, LEFT_OUT):
-        globals()[_name] = _found
+    _all, _read = shared_tests(_module, _stores.limiter, LEFT_OUT)
+    _seen |= _all
+    globals().update(_read)
+
+
+def test_every_test_left_out_is_one_and_most_are_not() -> None:
+    assert not set(LEFT_OUT) - _seen
+    assert len(_seen) > 5 * len(LEFT_OUT)

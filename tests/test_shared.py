@@ -404,3 +404,14 @@ async def test_an_error_says_where_it_comes_from(store: RedisStore) -> None:
         await one.acquire("k")
         await one.acquire("k", max_wait=0)
     assert alone.value.source == "local"
+
+
+async def test_who_is_near_a_limit_is_counted(store: RedisStore) -> None:
+    limiter, alone = Limiter("100/h", "500/d", store=store), Limiter("100/h", "500/d")
+    for cost in (1, 79, 1, 3):
+        await limiter.acquire("k", cost)
+        await alone.acquire("k", cost)
+    assert limiter.statistics().near_limit == alone.statistics().near_limit == 2
+    await asyncio.gather(*(limiter.acquire("k") for _ in range(10)))
+    await asyncio.gather(*(limiter.acquire("many") for _ in range(95)))
+    assert limiter.statistics().near_limit == 2 + 10 + 15, "each caller of one call"

@@ -1016,3 +1016,34 @@ async def test_callers_who_give_up_in_an_outage(
     assert limiter.statistics().waiting == 0
     assert not limiter._queues.by_key
     server.thaw()
+
+
+# --- what no breaker has seen --------------------------------------------------------------
+
+
+async def test_one_call_that_failed_is_made_good_though_the_breaker_stayed_closed(
+    server: Engine, stores: Stores
+) -> None:
+    limiter = await stores.connected("40/min", processes=1)
+    for _ in range(5):
+        assert (await limiter.acquire("k")).source == "store"
+    server.kill()
+    assert (await limiter.acquire("k")).source == "local"
+    assert not is_open(limiter)
+    await asyncio.to_thread(server.start)
+    assert (await limiter.acquire("other")).source == "store"
+    assert not is_open(limiter)
+    await until_settled(limiter)
+    assert await left(stores, "40/min", key="k") == 40 - 5 - 1
+
+
+async def test_a_restart_between_two_calls_is_noticed(server: Engine, stores: Stores) -> None:
+    limiter = await stores.connected("40/min", processes=1)
+    for _ in range(20):
+        assert (await limiter.acquire("k")).source == "store"
+    server.kill()
+    await asyncio.to_thread(server.start)
+    async with asyncio.timeout(5):
+        while await left(stores, "40/min", key="k") > 20:
+            await asyncio.sleep(0.05)
+    assert await left(stores, "40/min", key="k") == 20, "and not counted twice"

@@ -7,7 +7,6 @@ from threading import get_ident
 from typing import Any, ClassVar, Final, cast
 
 from aiolimit.admission import Admission
-from aiolimit.arguments import check_wait
 from aiolimit.counts import Counts, Limits
 from aiolimit.errors import RateLimited, Reason, Source, StoreError, StoreUnavailable
 from aiolimit.load.gate import Gate, Obstacle
@@ -26,8 +25,9 @@ from aiolimit.tally import Tally
 
 __all__ = ["SharedAdmission", "SharedShadowAdmission"]
 
+_NO_WAIT: Final = 0
 #: Refusals that are the engine's decisions, or what stands in for it; others are this process's.
-_ITS: Final[frozenset[Reason]] = frozenset(("quota", "timeout", "queue_full", "store_unavailable"))
+_ITS: Final[frozenset[Reason]] = frozenset(("quota", "timeout", "queue_full"))
 
 
 class SharedAdmission(Admission):
@@ -78,49 +78,44 @@ class SharedAdmission(Admission):
         self.shared.use_rates(self._rates)
         self._rates = self.store.rates
         fits = self.standings.fits(1, self.queues.limits)
-        self._is_plain = fits and self.gate is None and self.ramps is None
+        is_bare = self.gate is None and self.ramps is None
+        self._is_plain = fits and is_bare and not self._is_strict
 
     def request(self, permit: Permit, *, holds: bool) -> Waiter | None:
         """As `Admission.request`; whoever has to ask gets a place, and waits for the answer."""
-        queue = self.queues.by_key.get(permit.key)
-        is_open = queue is not None and (queue.asks or queue.goes_on)
-        if is_open and permit._at is None and self._is_plain:
-            # Many ask for one key at once: what follows comes to the same.
-            permit._at = ASKED
-            bound = self.max_wait if permit._max_wait is ... else check_wait(permit._max_wait)
-            now = self.time()
-            deadline = inf if bound is None else now + bound
-            return self.queues.add(
-                *(permit.key, permit.key, 1, None, now, 0.0, deadline, holds, None)
-            )
         self.shared.charged_at = None
-        is_lone = queue is None and permit._at is None and self._is_plain and not self._is_strict
-        if is_lone and get_ident() == self.queues.thread and not self.queues.is_elsewhere():
-            # Most ask for a key that nobody asks for: likewise.
-            bound = self.max_wait if permit._max_wait is ... else check_wait(permit._max_wait)
-            now = self.time()
-            granted, wait = self.quota.take(permit.key, 1, 1, self.queues.limits, now)
-            if granted:
-                permit._at = now if self.shared.charged_at is None else self.shared.charged_at
-                self._passed(permit, self.shared.source_of_grant)
-                return None
-            if wait == inf:
-                permit._at = ASKED
-                deadline = inf if bound is None else now + bound
-                return self.queues.add(
-                    *(permit.key, permit.key, 1, None, now, 0.0, deadline, holds, None)
-                )
-        waiter = super().request(permit, holds=holds)
+        bound = permit._max_wait
+        if permit._at is None and self._is_plain and (bound is ... or bound is _NO_WAIT):
+            # Most calls are like this: what follows comes to the same, in fewer steps.
+            queue = self.queues.by_key.get(permit.key)
+            if queue is not None:
+                if queue.asks or queue.goes_on:
+                    return self._place(permit, holds=holds)
+            elif get_ident() == self.queues.thread and not self.queues.is_elsewhere():
+                limits = self.queues.limits
+                _, wait = self.quota.take(permit.key, 1, 1, limits, self.time())
+                if wait == inf:
+                    return self._place(permit, holds=holds)
         at = self.shared.charged_at
-        if waiter is None and at is not None:
+        waiter = None if at is not None else super().request(permit, holds=holds)
+        at = self.shared.charged_at
+        if at is not None:
             permit._at = at
             self._passed(permit, at.source)
         return waiter
 
+    def _place(self, permit: Permit, *, holds: bool) -> Waiter:
+        """A place for one who asks for a cost of 1 under the limits of all."""
+        permit._at = ASKED
+        bound = self.max_wait if permit._max_wait is ... else _NO_WAIT
+        now = self.time()
+        deadline = inf if bound is None else now + bound
+        return self.queues.add(*(permit.key, permit.key, 1, None, now, 0.0, deadline, holds, None))
+
     async def wait(self, permit: Permit, waiter: Waiter) -> None:
         """As `Admission.wait`; who only waited for an answer has not waited."""
         asked = self.time()
-        try:
+        try:  # as `Queues.wait`, which would be a coroutine more for each call
             await waiter.future
         except RateLimited:
             raise

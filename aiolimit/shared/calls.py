@@ -87,6 +87,11 @@ class Calls:
         """When the engine told of the key last, by its own clock; -1 if that is not known."""
         return max((window.told_at for window in windows_of(self._mirror, key)), default=-1.0)
 
+    def tell_at(self, key: Hashable, at: float) -> None:
+        """Take that for the time when the engine told of the key."""
+        for window in windows_of(self._mirror, key):
+            window.told_at = at
+
     @property
     def fastest(self) -> float:
         """The highest pace there has been, cost a second."""

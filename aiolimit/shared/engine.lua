@@ -182,15 +182,16 @@ local function census(key, op, text, at)
   local interval, since
   interval, since, at = unpack('<dd', text, at)
   local member = text:sub(at)
+  local is_new = 0
   if op == BEAT then
-    redis.call('ZADD', key, string.format('%.0f', clock), member)
+    is_new = redis.call('ZADD', key, string.format('%.0f', clock), member)
     redis.call('PEXPIRE', key, expiry(60 * interval))
   else
     redis.call('ZREM', key, member)
   end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', clock - 3 * interval))
   local fresh = redis.call('ZCOUNT', key, string.format('%.0f', since), '+inf')
-  return pack('<ddd', redis.call('ZCARD', key), clock, fresh)
+  return pack('<dddd', redis.call('ZCARD', key), clock, fresh, is_new)
 end
 
 local function call(keys, text, first)

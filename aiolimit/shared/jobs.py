@@ -152,10 +152,11 @@ class GiveBack(Charge):
 class Debit(_Job):
     """Tell what was let in without the engine, and what it may have lost."""
 
-    __slots__ = ("_told", "on_loss", "then")
+    __slots__ = ("_since", "_told", "on_loss", "then")
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         super().__init__(quota, key, limits)
+        self._since = -1.0
         self._told: list[Past] = []
         self.on_loss: Callable[[], object] = lambda: None  # the engine has lost what it knew
         self.then: Callable[[], object] = lambda: None
@@ -169,6 +170,8 @@ class Debit(_Job):
             self.then()
             return None
         # Known from here on, or a second one on its way would tell it again.
+        self._since = since
+        self._quota.calls.tell_at(self.key, -1.0)
         self._told = [(now - age, cost) for age, cost in unknown]
         self._quota.local.settled(self.key)
         shape, name, fixed = self._begin()
@@ -182,6 +185,7 @@ class Debit(_Job):
 
     def fail(self, _error: Exception) -> None:
         """It is told again when the engine is back: twice is too strict for a window at most."""
+        self._quota.calls.tell_at(self.key, self._since)
         for at, cost in self._told:
             self._quota.local.owe_again(self.key, cost, at)
         self.then()

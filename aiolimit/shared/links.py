@@ -113,9 +113,9 @@ class Link:
         for sharing in list(self.listeners):
             sharing.on_silence()
 
-    def _recovered(self) -> None:
+    def _recovered(self, was_silent: bool) -> None:
         for sharing in list(self.listeners):
-            sharing.recovered()
+            sharing.recovered(was_silent=was_silent)
 
     async def _begin(self) -> None:
         """Connections are closed when the event loop shuts its asynchronous generators down."""

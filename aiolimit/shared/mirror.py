@@ -1,14 +1,14 @@
 """What this process knows of the keys in the engine: their windows, as they were told last."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from math import inf
 
 from aiolimit.counts import Limits
-from aiolimit.memory import Account, MemoryStore
-from aiolimit.shared.script import Answer, HeardWindow
+from aiolimit.memory import NEAR, Account, MemoryStore
+from aiolimit.shared.script import Answer, HeardWindow, Run
 from aiolimit.window import Window
 
-__all__ = ["heard_at", "learn", "windows_of"]
+__all__ = ["heard_at", "learn", "near", "windows_of"]
 
 
 def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> None:
@@ -38,6 +38,22 @@ def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> 
         for limit, old in zip(limits, known, strict=True)
     )
     store.entries[key] = Account(windows, answer.pacer)
+
+
+def near(runs: Sequence[Run], granted: int, limits: Limits, answer: Answer) -> int:
+    """How many of those who were granted left the key near a limit, the last of them first."""
+    applied = [limit for limit in limits if limit is not None]
+    over = [
+        window.total - NEAR * limit for window, limit in zip(answer.windows, applied, strict=True)
+    ]
+    count = 0
+    if max(over) > 0:
+        costs = [cost for cost, number in runs for _ in range(number)][:granted]
+        after = max(over)
+        while costs and after > 0:
+            after -= costs.pop()
+            count += 1
+    return count
 
 
 def heard_at(store: MemoryStore, key: Hashable) -> float:

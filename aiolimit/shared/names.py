@@ -58,10 +58,11 @@ def _told(key: object) -> str:
 class Names:
     """The names of one limiter's keys."""
 
-    __slots__ = ("_windows", "start")
+    __slots__ = ("_begin", "_windows", "start")
 
     def __init__(self, prefix: str, limiter: str) -> None:
         self.start = f"{prefix}{limiter.translate(_ESCAPED_NAME)}:"
+        self._begin = f"{self.start}{{".encode("utf-8", "surrogatepass")
         self._windows: dict[tuple[tuple[Rate, ...], int | None], tuple[bytes, ...]] = {}
 
     def of(self, key: Hashable) -> bytes:
@@ -70,7 +71,7 @@ class Names:
         raw = text.encode("utf-8", "surrogatepass")
         if len(raw) > _LONG:
             raw = b"~#" + blake2b(raw, digest_size=24).hexdigest().encode()
-        return self.start.encode("utf-8", "surrogatepass") + b"{" + raw + b"}"
+        return self._begin + raw + b"}"
 
     def windows(self, rates: tuple[Rate, ...], sub_windows: int | None) -> tuple[bytes, ...]:
         """What each rate adds: what changes the layout of its window, and nothing else."""

@@ -30,7 +30,7 @@ from aiolimit.shared.calls import Calls
 from aiolimit.shared.credit import Credits, Stamp, Ticket
 from aiolimit.shared.jobs import Charge, GiveBack, Take
 from aiolimit.shared.local import LocalShare, less
-from aiolimit.shared.mirror import heard_at, windows_of
+from aiolimit.shared.mirror import heard_at, near, windows_of
 from aiolimit.shared.script import Answer, HeardWindow, Run
 from aiolimit.shared.sender import Sender
 from aiolimit.shared.sharing import Sharing
@@ -224,11 +224,6 @@ class SharedQuota:
         """Whether it is decided without the engine."""
         return key in self._locally or self.sharing.is_silent(key)
 
-    @property
-    def source_of_grant(self) -> Source:
-        """Where the latest grant came from."""
-        return "store" if self.charged_at is None else self.charged_at.source
-
     def source(self, key: Hashable) -> Source:
         """Where decisions for the key come from now."""
         return self.sharing.policy_source if self.is_local(key) else "store"
@@ -324,6 +319,7 @@ class SharedQuota:
         ticket.stamp.engine = answer.at
         if cost:
             self.local.note(key, cost, ticket.limits, now)
+            self.mirror.near += near(runs, int(answer.granted), ticket.limits, answer)
         if answer.granted:
             self.contention = 0
         elif ticket.is_hopeful:

@@ -47,6 +47,7 @@ _PACER: Final = Struct("<dd")
 _RUN: Final = Struct("<dI")
 _ENTRY: Final = Struct("<dd")
 _GIVE: Final = Struct("<ddd")
+_CENSUS: Final = Struct("<dddd")
 _COUNT: Final = Struct("<H")
 _SINCE: Final = Struct("<dH")
 _LENGTH: Final = Struct("<I")
@@ -255,17 +256,21 @@ def _beat(verb: int, interval: float, since: float) -> bytes:
 
 
 class Census(NamedTuple):
-    """How many processes live, how many have told so since, and the engine's time."""
+    """How many processes live, how many have told so since, and the engine's time.
+
+    is_new: whether the engine did not know the process that tells.
+    """
 
     alive: int
     fresh: int
     at: float
+    is_new: bool
 
 
 def census_of(raw: bytes) -> Census:
     """Read the answer to `beat`."""
-    alive, at, fresh = _GIVE.unpack_from(raw)
-    return Census(int(alive), int(fresh), at)
+    alive, at, fresh, is_new = _CENSUS.unpack_from(raw)
+    return Census(int(alive), int(fresh), at, bool(is_new))
 
 
 def batch_of(calls: Sequence[Call]) -> tuple[list[bytes], bytes]:

@@ -70,7 +70,8 @@ class Sender:
 
     name: of the node, for the log.
     timeout: seconds that a batch may take.
-    on_silence, on_recovery: called when the engine is not asked any more, and when it is again.
+    on_silence: called when the engine is not asked any more.
+    on_recovery: called when it answers after it has failed, with whether it was silent meanwhile.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Sender:
         clock: Clock,
         breaker: Breaker,
         on_silence: Callable[[], object],
-        on_recovery: Callable[[], object],
+        on_recovery: Callable[[bool], object],
     ) -> None:
         self.name = name
         self.breaker = breaker
@@ -222,10 +223,13 @@ class Sender:
             self._report(raised)
 
     def _succeed(self) -> None:
-        if self.breaker.succeeded():
+        has_failed = self.breaker.failed_in_a_row > 0
+        was_silent = self.breaker.succeeded()
+        if was_silent:
             _log.warning("%s answers again", self.name)
             self._put_kept()
-            self._on_recovery()
+        if has_failed:
+            self._on_recovery(was_silent)
 
     def _put_kept(self) -> None:
         kept = list(self._kept)

@@ -96,6 +96,7 @@ class Sharing:
         self._link: Link | None = None
         self._alive = 1
         self._beats_unused = 0
+        self._is_known = False  # to the engine
         self._fresh = 1
         self._coming_back_until = 0.0
         self._back_since = 0.0  # what was told before that may have been on its way for long
@@ -110,6 +111,7 @@ class Sharing:
             link = self._link_of()
             if link is not self._link:
                 self._link = link
+                self._is_known = False
                 link.listeners.add(self)
                 self._beat_on(link)
         return link
@@ -148,15 +150,16 @@ class Sharing:
         """Seconds until it is tried again, if it is not asked for now."""
         return max(0.05, self.sender(key).breaker.retry_at - self.link().time())
 
-    def recovered(self) -> None:
-        """A node answers again."""
+    def recovered(self, *, was_silent: bool) -> None:
+        """A node answers again; if it was not asked meanwhile, others may have to come back yet."""
         link = self._link
         if link is None:
             return
-        self._fresh = 1
-        self._back_since = 0.0
-        self._coming_back_until = link.time() + _COMING_BACK
-        self._beat(link)
+        if was_silent:
+            self._fresh = 1
+            self._back_since = 0.0
+            self._coming_back_until = link.time() + _COMING_BACK
+            self._beat(link)
         self.on_recovery()
 
     # --- how many share --------------------------------------------------------------------
@@ -177,7 +180,13 @@ class Sharing:
         return self._fresh / self.processes
 
     def counted(self, census: Census) -> None:
-        """The engine has told how many live, and how many have told so since it is back."""
+        """The engine has told how many live, and how many have told so since it is back.
+
+        If it does not know this process, which has told so, it may have been started anew.
+        """
+        if census.is_new and self._is_known:
+            self.on_recovery()
+        self._is_known = True
         if not self._coming_back_until:
             self._alive = max(1, census.alive)
         elif self._back_since:
