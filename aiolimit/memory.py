@@ -369,6 +369,8 @@ class MemoryStore:
         return -given
 
     def _idle_after(self, key: Hashable, entry: _Entry, now: float) -> float:
+        if isinstance(entry, Window) and entry.total and now < entry.last + self.rates[0].per:
+            return entry.last + self.rates[0].per - now  # most are in use: about then is enough
         left = self._empty_after(entry, now)
         return self.longest if left <= 0 and self.is_held(key) else left
 

@@ -8,6 +8,7 @@ import asyncio
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from itertools import count
 from math import inf
 from typing import Final, Protocol
@@ -155,6 +156,9 @@ class Queue:
     def __iter__(self) -> Iterator[Waiter]:
         return iter(self._waiters)
 
+    def __reversed__(self) -> Iterator[Waiter]:
+        return reversed(self._waiters)
+
     def __contains__(self, waiter: Waiter) -> bool:
         return waiter in self._waiters
 
@@ -214,19 +218,19 @@ class Queue:
         if at == self._timer_at:
             return
         self.sleep()
-
-        def on_time() -> None:
-            self.sleep()
-            try:
-                serve(self.key)
-            except BaseException:  # a key's own methods may raise, and must not stop the queue
-                if self._waiters and self._timer is None:
-                    self._timer = clock.call_later(1.0, on_time)
-                raise
-
         if at < inf:
             self._timer_at = at
+            on_time = partial(self._on_time, clock, serve)
             self._timer = clock.call_later(max(0.0, at - now), on_time)
+
+    def _on_time(self, clock: Clock, serve: Callable[[Hashable], object]) -> None:
+        self.sleep()
+        try:
+            serve(self.key)
+        except BaseException:  # a key's own methods may raise, and must not stop the queue
+            if self._waiters and self._timer is None:
+                self._timer = clock.call_later(1.0, partial(self._on_time, clock, serve))
+            raise
 
     def sleep(self) -> None:
         """Have nothing called."""

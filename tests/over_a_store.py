@@ -9,14 +9,14 @@ import ast
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from _pytest.assertion.rewrite import rewrite_asserts
 
 from aiolimit import Limiter, Statistics
+from aiolimit.queue import Queue
 from aiolimit.redis import RedisStore
 from aiolimit.shared.admission import SharedAdmission
-from aiolimit.shared.line import SharedQueues
 
 __all__ = ["Stores", "shared_tests"]
 
@@ -97,11 +97,15 @@ def _cannot_await(node: ast.AST) -> bool:
     return bool(calls & _LOOPS or inside & (_LATER | {"jump"}))
 
 
+def _has_new(queue: Queue) -> bool:
+    return any(not waiter.is_counted for waiter in queue)
+
+
 async def _settled(limiter: Limiter) -> Statistics:
     """What a limiter counts, when it has heard of all it has asked."""
     admission = limiter._admission
     while isinstance(admission, SharedAdmission) and (
-        admission.sharing.is_busy() or cast(SharedQueues, admission.queues)._new
+        admission.sharing.is_busy() or any(map(_has_new, admission.queues.by_key.values()))
     ):
         await asyncio.sleep(0.0002)
     return limiter.statistics()

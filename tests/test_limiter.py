@@ -761,6 +761,18 @@ async def test_a_limiter_nobody_uses_is_collected() -> None:
     assert gone() is None
 
 
+async def test_waiting_leaves_no_work_for_the_garbage_collector() -> None:
+    limiter = Limiter("1/s", clock=FakeClock(autojump=True))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            await limiter.acquire("k", max_wait=10)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_the_public_names() -> None:
     for name in aiolimit.__all__:
         assert getattr(aiolimit, name).__doc__

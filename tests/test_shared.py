@@ -1,6 +1,7 @@
 """What is peculiar to limiters that share their counts: names, credit, leases, what is told."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from enum import Enum, StrEnum
 from typing import Any
@@ -23,6 +24,7 @@ from aiolimit import (
     metrics,
 )
 from aiolimit.http.asgi import RateLimitMiddleware
+from aiolimit.queue import Waiter
 from aiolimit.redis import RedisStore
 from aiolimit.shared.names import Names, text_of
 from aiolimit.shared.sender import Sender
@@ -415,3 +417,20 @@ async def test_who_is_near_a_limit_is_counted(store: RedisStore) -> None:
     await asyncio.gather(*(limiter.acquire("k") for _ in range(10)))
     await asyncio.gather(*(limiter.acquire("many") for _ in range(95)))
     assert limiter.statistics().near_limit == 2 + 10 + 15, "each caller of one call"
+
+
+async def test_a_key_that_somebody_always_asks_for_leaves_nothing_behind(
+    store: RedisStore,
+) -> None:
+    limiter = Limiter("1000000/h", store=store)
+
+    async def ask() -> None:
+        for _ in range(20):
+            await limiter.acquire("k")
+
+    callers = [asyncio.create_task(ask()) for _ in range(600)]  # more than go in one tick
+    while limiter.statistics().admitted < 8000:
+        await asyncio.sleep(0)
+    gc.collect()
+    assert sum(type(one) is Waiter for one in gc.get_objects()) <= 600
+    await asyncio.gather(*callers)

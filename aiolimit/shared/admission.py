@@ -122,13 +122,14 @@ class SharedAdmission(Admission):
         except BaseException:
             self.queues.leave(waiter)
             raise
-        permit._at = at = cast(float, waiter.granted_at)
+        at: Any = waiter.granted_at  # or the future would not have a result
+        permit._at = at
         permit._layout, permit._cohort = waiter.layout, waiter.cohort
         if waiter.is_counted:
             permit._waited = max(0.0, at - asked)
             self.tally.wait(permit._waited)
-        if permit.cost != 1:
-            self.tally.admit(permit.cost)
+        if waiter.cost != 1:
+            self.tally.admit(waiter.cost)
         self._passed(permit, waiter.source)
 
     def _passed(self, permit: Permit, source: Source) -> None:

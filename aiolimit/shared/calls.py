@@ -12,7 +12,7 @@ from aiolimit.ramps import Ramps
 from aiolimit.rate import Rate
 from aiolimit.shared.mirror import learn, windows_of
 from aiolimit.shared.names import Names
-from aiolimit.shared.script import Answer, Shape
+from aiolimit.shared.script import Answer, HeardWindow, Shape
 from aiolimit.shared.sharing import Sharing
 
 __all__ = ["Calls"]
@@ -100,7 +100,8 @@ class Calls:
     def read(self, raw: bytes, key: Hashable, limits: Limits, shape: Shape) -> Answer:
         """Read an answer, and note what it tells of the key."""
         heard = self.time()
-        answer = shape.answer(raw, heard)
+        known = self._mirror.entries.get(key)
+        answer = shape.answer(raw, heard, known if type(known) is HeardWindow else None)
         self._offset = answer.at / 1e6 - heard
         learn(self._mirror, key, limits, answer)
         return answer

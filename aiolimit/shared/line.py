@@ -2,12 +2,14 @@
 
 As `Queues`, with one thing more. A caller of whose key nothing is known that stands in its way
 has a place at once, and waits for the answer. Only if the answer is "no" does it wait for its
-turn, or is refused: it is looked at then, as others are when they come.
+turn, or is refused: it is looked at then, as others are when they come. Until then it is new, and
+not counted among those who wait; new ones are behind all others.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Hashable
+from itertools import takewhile
 from math import inf
 from typing import Any, Final
 
@@ -35,7 +37,6 @@ class SharedQueues(Queues):
         super().__init__(*arguments, **options)
         self.quota = quota
         self._max_waiters = max_waiters
-        self._new: dict[Hashable, list[Waiter]] = {}  # who waits for an answer, by key
         self._looked_after: set[Hashable] = set()
         #: What ends the waiting where nobody passes without the engine.
         self.unavailable: Callable[[Hashable], Exception] = lambda _key: ConnectionError()
@@ -54,7 +55,10 @@ class SharedQueues(Queues):
     ) -> Waiter:
         """Give a caller a place: that of one who waits, or of one who has asked if `wait` is 0."""
         queue = self.by_key.get(home)
-        if wait or held is not None or not (queue is None or queue.asks or queue.goes_on):
+        has_asked = queue is None or queue.asks or queue.goes_on
+        if wait or held is not None or not has_asked:
+            has_asked = queue is not None and _ends_new(queue)
+        if not has_asked:
             waiter = super().add(home, key, cost, limits, now, wait, deadline, holds, held)
             self._look_after(home)
             return waiter
@@ -67,8 +71,7 @@ class SharedQueues(Queues):
         waiter = Waiter(queue, key, cost, limits, deadline, loop.create_future(), holds)
         waiter.is_counted, waiter.at_once = False, deadline <= now
         queue.add(waiter)
-        self._new.setdefault(home, []).append(waiter)
-        if not queue.goes_on:  # else those who go now leave something over, or ask
+        if not (wait or queue.goes_on):  # else those who go now leave something over, or ask
             self.quota.ask(home, self.limits_of(waiter))
         return waiter
 
@@ -111,6 +114,8 @@ class SharedQueues(Queues):
         runs: list[Run] = []
         limits: Limits = self.limits
         most, total, left = inf, 0.0, _ASKED if self._gate is None else _GATED
+        if self.quota.is_paced:
+            left = 1
         for waiter in () if queue is None else iter(queue):
             if waiter.future.done():
                 continue
@@ -127,7 +132,7 @@ class SharedQueues(Queues):
                 runs.append((waiter.cost, 1))
             total += waiter.cost
             left -= 1
-            if total >= most or not left or waiter.joint is not None or self.quota.is_paced:
+            if total >= most or not left or waiter.joint is not None:
                 break
         return (runs, limits) if runs else None
 
@@ -166,19 +171,17 @@ class SharedQueues(Queues):
             self.quota.served(home)
         if queue is None or queue.asks or queue.goes_on:
             return
-        if home in self._new:
-            self._look_at_new(queue)
+        if new := _new_of(queue):
+            self._look_at(new, queue)
         self._look_after(home)
 
-    def _look_at_new(self, queue: Queue) -> None:
-        """Those who have asked, and wait from now on, or are refused."""
-        left = [waiter for waiter in self._new.pop(queue.key) if waiter in queue]
-        if len(left) > _LOOKED_AT:
-            self._new[queue.key] = left[_LOOKED_AT:]
+    def _look_at(self, new: list[Waiter], queue: Queue) -> None:
+        """Those who have asked wait from now on, or are refused."""
+        if len(new) > _LOOKED_AT:
             self.serve_soon(queue.key)  # when the loop has had its turn
-        now, ahead = self.time(), queue.cost - sum(waiter.cost for waiter in left)
+        now, ahead = self.time(), queue.cost - sum(waiter.cost for waiter in new)
         first = queue.first()
-        for waiter in left[:_LOOKED_AT]:
+        for waiter in new[:_LOOKED_AT]:
             if waiter.future.done():
                 self._give_up(waiter)
                 continue
@@ -215,13 +218,8 @@ class SharedQueues(Queues):
         old = self.loop
         super().check_loop(to_serve=to_serve)
         if self.loop is not old:
-            self._new.clear()
             self._looked_after.clear()
             self.quota.credits.clear()
-
-    def _drop(self, queue: Queue) -> None:
-        super()._drop(queue)
-        self._new.pop(queue.key, None)
 
     def _look_after(self, home: Hashable) -> None:
         """Ask again before its time comes where that is long, as what is known grows old."""
@@ -261,3 +259,15 @@ class SharedQueues(Queues):
         wait = quota.take(home, 0, waiter.cost, limits, now)[1]
         later = quota.take(home, 0, waiter.cost, limits, now, ahead=ahead)[1]
         return max(0.0, min(later - wait, TRUST, waiter.deadline - now - wait))
+
+
+def _ends_new(queue: Queue) -> bool:
+    last = next(reversed(queue), None)
+    return last is not None and not last.is_counted
+
+
+def _new_of(queue: Queue) -> list[Waiter]:
+    """Those at its end who wait for an answer only."""
+    new = list(takewhile(lambda waiter: not waiter.is_counted, reversed(queue)))
+    new.reverse()
+    return new

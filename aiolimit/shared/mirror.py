@@ -42,17 +42,17 @@ def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> 
 
 def near(runs: Sequence[Run], granted: int, limits: Limits, answer: Answer) -> int:
     """How many of those who were granted left the key near a limit, the last of them first."""
-    applied = [limit for limit in limits if limit is not None]
-    over = [
-        window.total - NEAR * limit for window, limit in zip(answer.windows, applied, strict=True)
-    ]
-    count = 0
-    if max(over) > 0:
-        costs = [cost for cost, number in runs for _ in range(number)][:granted]
-        after = max(over)
-        while costs and after > 0:
-            after -= costs.pop()
-            count += 1
+    told = iter(answer.windows)
+    over, count = 0.0, 0
+    for limit in limits:
+        if limit is not None:
+            over = max(over, next(told).total - NEAR * limit)
+    if not over:
+        return 0
+    costs = [cost for cost, number in runs for _ in range(number)][:granted]
+    while costs and over > 0:
+        over -= costs.pop()
+        count += 1
     return count
 
 

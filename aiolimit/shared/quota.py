@@ -133,15 +133,11 @@ class SharedQuota:
         if sender.breaker.is_open or key in self._locally:
             return self._take_locally(key, want, limits, now)
         entry = self.mirror.entries.get(key)
-        wait = 0.0
-        if self._ramps is not None or (
-            entry is not None
-            and not (
-                type(entry) is HeardWindow
-                and entry.total + least <= cast(float, self.calls.bounded(limits)[0])
-            )
-        ):
-            wait = self._wait(key, least, limits, now)
+        has_room = entry is None and self._ramps is None
+        if type(entry) is HeardWindow and self._ramps is None:  # most are: see `_wait`
+            limit = self.calls.bounded(limits)[0]
+            has_room = limit is not None and entry.total + least <= limit
+        wait = 0.0 if has_room else self._wait(key, least, limits, now)
         has_just_told = self._refused is not None and self._refused == key
         if wait and (
             entry is None  # it is the ramp of this process
@@ -308,19 +304,19 @@ class SharedQuota:
     def granted(self, key: Hashable, ticket: Ticket, runs: list[Run], answer: Answer) -> None:
         """The engine has let in the first so many; the others wait."""
         now, left = answer.heard, int(answer.granted)
-        cost: float = 0
+        cost, wanted = 0.0, 0
         for one, count in runs:
-            cost += one * min(count, left)
-            left -= min(count, left)
-        wanted = sum(count for _, count in runs)
+            taken = min(count, left)
+            cost += one * taken
+            left -= taken
+            wanted += count
         ticket.is_asking = False
         ticket.credit = cost
-        ticket.stamp = Stamp(now)
-        ticket.stamp.engine = answer.at
-        if cost:
+        ticket.stamp = stamp = Stamp(now)
+        stamp.engine = answer.at
+        if answer.granted:
             self.local.note(key, cost, ticket.limits, now)
             self.mirror.near += near(runs, int(answer.granted), ticket.limits, answer)
-        if answer.granted:
             self.contention = 0
         elif ticket.is_hopeful:
             self.contention = min(self.contention + 1, _CROWDED)

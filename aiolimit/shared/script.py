@@ -196,15 +196,22 @@ class Shape:
         parts += [_ENTRY.pack(age * _MICRO, cost) for age, cost in unknown]
         return self._call(key, now, _DEBIT, b"".join(parts))
 
-    def answer(self, raw: bytes, heard: float) -> Answer:
-        """Read an answer; `heard` is the time of this process when it came."""
+    def answer(self, raw: bytes, heard: float, into: HeardWindow | None = None) -> Answer:
+        """Read an answer; `heard` is the time of this process when it came.
+
+        into: a window to be written anew in place of making the first.
+        """
         granted, at = _ENTRY.unpack_from(raw)
         offset = _ENTRY.size
         found: list[HeardWindow] = []
         for _ in range(self.windows):
             (length,) = _LENGTH.unpack_from(raw, offset)
             offset += _LENGTH.size
-            found.append(_window(raw, offset, length, at, heard))
+            if into is None or not length:
+                into = HeardWindow()
+            _read_window(into, raw, offset, length, at, heard)
+            found.append(into)
+            into = None
             offset += length
         pacer = None
         if self.has_pacer:
@@ -300,25 +307,25 @@ def answers_of(raw: bytes) -> list[bytes | Refused]:
     return found
 
 
-def _window(raw: bytes, offset: int, length: int, at: float, heard: float) -> HeardWindow:
-    window = HeardWindow()
+def _read_window(
+    window: HeardWindow, raw: bytes, offset: int, length: int, at: float, heard: float
+) -> None:
     window.heard = monotonic()
     window.told_at = at
     if not length:
-        return window
+        return
     _, _, gone, closes, last, total, older = _STATE.unpack_from(raw, offset)
     window.gone = heard - (at - gone) / _MICRO
     window.closes = heard - (at - closes) / _MICRO
     window.last = heard - (at - last) / _MICRO
-    window.total, window.older_total = _plain(total), _plain(older)
+    # Costs as a user wrote them: whole numbers are told as such.
+    window.total = whole if (whole := int(total)) == total else total
+    window.older_total = whole if (whole := int(older)) == older else older
+    window.first = 0
     cells = (length - _STATE.size) // 8
     if cells:
         flat = list(unpack_from(f"<{cells}d", raw, offset + _STATE.size))
         flat[::2] = [heard - (at - time) / _MICRO for time in flat[::2]]
         window.older = flat
-    return window
-
-
-def _plain(cost: float) -> float:
-    """A cost as a user wrote it: whole numbers are told as such."""
-    return int(cost) if cost == int(cost) else cost
+    else:
+        window.older = None
