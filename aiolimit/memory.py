@@ -369,15 +369,13 @@ class MemoryStore:
         return -given
 
     def _idle_after(self, key: Hashable, entry: _Entry, now: float) -> float:
-        if isinstance(entry, Window) and entry.total and now < entry.last + self.rates[0].per:
-            return entry.last + self.rates[0].per - now  # most are in use: about then is enough
         left = self._empty_after(entry, now)
         return self.longest if left <= 0 and self.is_held(key) else left
 
     def _empty_after(self, entry: _Entry, now: float) -> float:
         """Seconds until nothing of what is charged matters any more."""
         if isinstance(entry, Window):
-            return entry.empty_after(now, self.rates[0].per)
+            return entry.idle_after(now, self.rates[0].per)
         pairs = zip(self.rates, self._windows(entry), strict=True)
         longest = max(window.empty_after(now, rate.per) for rate, window in pairs)
         if isinstance(entry, Account) and entry.pacer:

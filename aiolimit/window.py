@@ -28,6 +28,7 @@ from math import fsum, inf, nextafter
 
 __all__ = ["Window", "seconds_until", "span_of"]
 
+_ABOUT = 1e-6  # seconds: sums of times are closer to what is exact than that
 _COMPACT_AT = 64  # cells that may stand dropped at the front of `older` until they are removed
 
 
@@ -159,6 +160,11 @@ class Window:
         """Seconds until the last entry leaves; 0 if there is none."""
         self.room(now, 0, period)
         return seconds_until(self.last, max(now, self.last), period) if self.total else 0.0
+
+    def idle_after(self, now: float, period: float) -> float:
+        """About the same, and 0 or less only where it is: most are far from that, either way."""
+        left = self.last + period - now if self.total else 0.0
+        return left if abs(left) > _ABOUT else self.empty_after(now, period)
 
     def left(self, now: float, limit: float, period: float) -> tuple[float, float]:
         """What fits now, 0 or more, and seconds until more does: when the oldest entry leaves.

@@ -76,7 +76,7 @@ else as the window lets them, many at once.
 - One process asks, one Valkey answers, on the same machine, over TCP. Each arm has {rounds} turns
   of {turn} s in each column, in turns with all others and in an order that rotates; the figures
   are medians of its turns. Before a turn the engine is flushed, the garbage collected, and the
-  arm asks for {warm} s that are not counted, again and again until it opens no more connections.
+  arm is made; then it asks for {warm} s that are not counted, again and again until it opens no more connections.
   The collector is off during turns: it costs `limits` a third, and aiolimit, with fewer objects, a
   seventh.
 - So many callers ask at once, each again as soon as it has its answer. *Distinct keys*: each
@@ -178,14 +178,14 @@ async def _compare(url: str) -> Found:
             shift = number % len(ARMS)
             due = begun + _IN_ALL * (number + 1) / _ROUNDS
             for name in (*ARMS[shift:], *ARMS[:shift]):
-                async with arm(name, url) as ask:
-                    for in_flight, kind in columns_of_it:
-                        engine.flushall()
-                        gc.collect()
+                for in_flight, kind in columns_of_it:
+                    engine.flushall()
+                    gc.collect()
+                    async with arm(name, url) as ask:
                         await _warm_up(ask, in_flight, kind, engine)
                         most = _ATTEMPTS if perf_counter() < due else 1
                         turn = await _calm_turn(ask, in_flight, kind, told, most)
-                        found.setdefault((in_flight, kind, name), []).append(turn)
+                    found.setdefault((in_flight, kind, name), []).append(turn)
             print(f"round {number + 1} of {_ROUNDS}", file=sys.stderr, flush=True)
     return found
 

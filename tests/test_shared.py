@@ -434,3 +434,17 @@ async def test_a_key_that_somebody_always_asks_for_leaves_nothing_behind(
     gc.collect()
     assert sum(type(one) is Waiter for one in gc.get_objects()) <= 600
     await asyncio.gather(*callers)
+
+
+async def test_while_one_batch_is_answered_the_engine_has_another(store: RedisStore) -> None:
+    limiter = Limiter("1000000/h", store=store)
+    await limiter.acquire("k")
+    sender = sender_of(limiter)
+    before = sender.batches, sender.calls
+    calls = [asyncio.create_task(limiter.acquire(str(key)).__aenter__()) for key in range(300)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (sender.batches - before[0], sender.calls - before[1]) == (2, 256)
+    await asyncio.gather(*calls)
+    assert (sender.batches - before[0], sender.calls - before[1]) == (3, 300)

@@ -24,9 +24,7 @@ from tests.engines import Engine, engine, redis_server
 from tests.support import worst
 
 TIMEOUT = 0.2  # seconds that the engine has
-PATIENT = (
-    2.0  # the same where nobody waits for it, and a busy machine is not to be taken for a fault
-)
+PATIENT = 2.0  # the same where nobody waits for it: a busy machine is not to be taken for a fault
 SLACK = 0.15  # seconds that a busy machine may take to get round to something
 #: Of a second: the engine tells the time by a clock that is slewed, in whole microseconds.
 ALMOST = 0.999
@@ -1047,3 +1045,20 @@ async def test_a_restart_between_two_calls_is_noticed(server: Engine, stores: St
         while await left(stores, "40/min", key="k") > 20:
             await asyncio.sleep(0.05)
     assert await left(stores, "40/min", key="k") == 20, "and not counted twice"
+
+
+async def test_an_engine_that_lost_everything_is_told_a_thousand_keys_and_no_more(
+    server: Engine, stores: Stores
+) -> None:
+    limiter = await stores.connected("40/min", processes=1, timeout=PATIENT)
+    await asyncio.gather(*(limiter.acquire(str(key)) for key in range(3000)))
+    with server.client() as client:
+        client.flushall()
+    before = sender(limiter).calls
+    async with asyncio.timeout(10):
+        while await left(stores, "40/min", key="2999") == 40:  # whoever beats next has noticed
+            await asyncio.sleep(0.05)
+    await until_settled(limiter)
+    assert 1000 < sender(limiter).calls - before < 1100
+    await limiter.acquire("0")
+    assert await left(stores, "40/min", key="0") == 38, "but each is told of when it is asked for"

@@ -13,23 +13,20 @@ __all__ = ["heard_at", "learn", "near", "windows_of"]
 
 def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> None:
     """Take over what the engine told of the windows that those limits apply to."""
-    if len(limits) == 1 and store.burst is None and key in store.entries:
-        window = answer.windows[0]
-        if window.total:  # most are like that: what follows comes to the same
-            store.entries[key] = window
+    first = answer.windows[0] if answer.windows else None
+    if first is None or not first.total:
+        if not any(window.total for window in answer.windows) and None not in limits:
+            store.forget(key)  # there is nothing to know
             return
-    entry = store._find(key)
-    if not any(window.total for window in answer.windows) and None not in limits:
-        store.forget(key)  # there is nothing to know
-        return
+    entry = store.entries.get(key) or store._find(key)
     if entry is None:
         if store.max_keys is not None and len(store) >= store.max_keys:
             oldest = next(iter(store.entries), None)
             if oldest is not None:
                 del store.entries[oldest]  # what is not known of a key is asked again
         store.on_new_key()
-    if len(limits) == 1 and store.burst is None:
-        store.entries[key] = answer.windows[0]
+    if len(limits) == 1 and store.burst is None and first is not None:
+        store.entries[key] = first
         return
     told = iter(answer.windows)
     known = entry.windows if isinstance(entry, Account) else (None,) * len(limits)

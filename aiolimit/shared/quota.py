@@ -110,9 +110,11 @@ class SharedQuota:
     ) -> tuple[float, float]:
         """As `MemoryStore.take`; the wait is infinite while the engine has not answered."""
         ticket = self.credits.of(key)
-        if ticket is not None and limits is ticket.limits and 0 < want < ticket.credit:
+        if ticket is not None and limits is ticket.limits and 0 < want <= ticket.credit:
             if self._ramps is None and not ticket.is_lease:  # most are: see `Credits.spend`
                 ticket.credit -= want
+                if not ticket.credit:
+                    self.credits.close(key, ticket)
                 self.charged_at = ticket.stamp
                 return want, 0.0
         if not want:

@@ -14,7 +14,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from math import inf
+from math import ceil, inf
 from typing import Final, Protocol
 
 from aiolimit.clock import Clock, Timer
@@ -25,6 +25,7 @@ __all__ = ["Batch", "Engine", "Job", "Sender"]
 
 _UNDER_WAY: Final = 2
 _MOST: Final = 128  # calls in a batch: while the engine does one, the next is made
+_FEW: Final = 32  # that are not worth two batches
 _COMPLAINTS: Final = 60.0  # seconds between two lines of the log about single calls
 _KEPT: Final = 10_000  # corrections that wait for an engine that is silent
 
@@ -130,9 +131,13 @@ class Sender:
 
     def _flush(self) -> None:
         self._is_due = False
+        while self._jobs and (free := _UNDER_WAY - len(self._tasks)) > 0:
+            self._send_some(min(_MOST, max(_FEW, ceil(len(self._jobs) / free))))
+
+    def _send_some(self, most: int) -> None:
         jobs: list[Job] = []
         calls: list[Call] = []
-        while self._jobs and len(jobs) < _MOST:
+        while self._jobs and len(jobs) < most:
             job = self._jobs.popleft()
             try:
                 call = job.compose()

@@ -34,10 +34,12 @@ class Telling:
         self._mirror = mirror
         self._untold: dict[Hashable, None] = {}  # keys of which the engine may have lost the counts
         self._untold_until = -inf
+        self._is_lost = False  # whether the engine has told that it has lost them
 
     def recovered(self) -> None:
         """The engine answers again: tell it what it does not know."""
         local = self._quota.local
+        self._is_lost = False
         self._untold = dict.fromkeys(local.keys())
         self._untold_until = self._quota.calls.time() + local.longest
         # And of one key that it has known, which tells whether it has lost that.
@@ -46,7 +48,10 @@ class Telling:
         self._put_some(iter(owing if known is None else {*owing, known}), self._debit)
 
     def lost(self) -> None:
-        """The engine has lost what it knew: tell it all, or as much as is no burden at once."""
+        """The engine has lost what it knew: tell it all, or as much as is no burden, once."""
+        if self._is_lost:
+            return
+        self._is_lost = True
         self._put_some(iter(list(self._untold)[-_AT_MOST:]), self._debit)
 
     def before(self, key: Hashable) -> None:
