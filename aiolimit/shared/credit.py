@@ -82,16 +82,14 @@ class Credits:
     give_back: called with a key and a ticket that has credit left over.
     """
 
-    __slots__ = ("_by_key", "_clock", "_give_back")
+    __slots__ = ("_by_key", "_clock", "_give_back", "of")
 
     def __init__(self, clock: Clock, give_back: Callable[[Hashable, Ticket], object]) -> None:
         self._by_key: dict[Hashable, Ticket] = {}
+        #: The ticket of a key, if it has asked or has something.
+        self.of: Callable[[Hashable], Ticket | None] = self._by_key.get
         self._clock = clock
         self._give_back = give_back
-
-    def of(self, key: Hashable) -> Ticket | None:
-        """The ticket of a key, if it has asked or has something."""
-        return self._by_key.get(key)
 
     def open(self, key: Hashable, ticket: Ticket) -> None:
         """A key asks; what it had is given back."""

@@ -38,6 +38,7 @@ class Link:
         self._timeout = timeout
         self._senders: dict[str, Sender] = {}
         self._keeper: AsyncGenerator[None] | None = None
+        self._named: tuple[str, ...] | None = None  # older clients want to know what it is for
         self._clock = LoopClock()
         self._errors = importlib.import_module(f"{package_of(client)}.exceptions")
         self.only: Sender | None = self._sender_to("")
@@ -127,9 +128,10 @@ class Link:
         """Have a connection: what fails before that was not sent."""
         batch.is_sent = False
         pool = self.client.connection_pool
-        first, *_ = signature(pool.get_connection).parameters.values()
-        named = ("EVALSHA",) if first.default is Parameter.empty else ()  # older ones want a name
-        await pool.release(await pool.get_connection(*named))
+        if self._named is None:
+            first, *_ = signature(pool.get_connection).parameters.values()
+            self._named = ("EVALSHA",) if first.default is Parameter.empty else ()
+        await pool.release(await pool.get_connection(*self._named))
         batch.is_sent = True
 
     async def _run(self, calls: Sequence[Call], batch: Batch) -> Sequence[bytes | Exception]:
