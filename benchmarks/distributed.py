@@ -76,9 +76,9 @@ else as the window lets them, many at once.
 - One process asks, one Valkey answers, on the same machine, over TCP. Each arm has {rounds} turns
   of {turn} s in each column, in turns with all others and in an order that rotates; the figures
   are medians of its turns. Before a turn the engine is flushed, the garbage collected, and the
-  arm is made; then it asks for {warm} s that are not counted, again and again until it opens no more connections.
-  The collector is off during turns: it costs `limits` a third, and aiolimit, with fewer objects, a
-  seventh.
+  arm is made; then it asks for {warm} s that are not counted, again and again until it opens no
+  more connections. The collector is off during turns: it costs `limits` a third, and aiolimit,
+  with fewer objects, a seventh.
 - So many callers ask at once, each again as soon as it has its answer. *Distinct keys*: each
   walks over keys of its own, {keys:,} together. *One hot key*: all ask for the same. The limit is
   one that nobody reaches, and a refusal would be an error.

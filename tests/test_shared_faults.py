@@ -5,20 +5,21 @@ import contextlib
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 import redis
 
 from aiolimit import Limiter, Permit, RateLimited
+from aiolimit.clock import LoopClock
 from aiolimit.errors import Source, StoreError, StoreUnavailable
 from aiolimit.rate import Rate
 from aiolimit.redis import RedisStore
 from aiolimit.shared.admission import SharedAdmission
 from aiolimit.shared.breaker import Breaker
 from aiolimit.shared.script import _ENTRY, _STATE, Call, Shape
-from aiolimit.shared.sender import Sender
+from aiolimit.shared.sender import Batch, Sender
 from aiolimit.shared.sharing import Policy
 from tests.engines import Engine, engine, redis_server
 from tests.support import worst
@@ -439,7 +440,8 @@ class Take:
     rate = Rate(1000, 60.0)
     shape = Shape([b":raw"], [rate], (rate.limit,), 32, None)
 
-    def __init__(self) -> None:
+    def __init__(self, *, leads: bool = False) -> None:
+        self.leads = leads
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def compose(self) -> Call:
@@ -450,6 +452,23 @@ class Take:
 
     def fail(self, error: Exception) -> None:
         self.ended.set_result(False)
+
+
+async def test_what_is_told_of_a_key_goes_with_whoever_asks_for_it() -> None:
+    batches: list[int] = []
+
+    async def run(calls: Sequence[Call], _batch: Batch) -> list[bytes]:
+        batches.append(len(calls))
+        return [b""] * len(calls)
+
+    silence, recovery = lambda: None, lambda _: None
+    sender = Sender("", run, PATIENT, LoopClock(), Breaker(), silence, recovery)
+    jobs = [Take(leads=number % 2 == 0) for number in range(510)]
+    sender.put(Take())  # so that a batch would end between two that belong together
+    for job in jobs:
+        sender.put(job)
+    await asyncio.gather(*(job.ended for job in jobs))
+    assert batches == [129, 128, 128, 126]
 
 
 async def test_three_failed_batches_in_a_row_open_it_and_a_success_between_starts_anew(

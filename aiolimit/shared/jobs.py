@@ -36,12 +36,12 @@ class Quota(Protocol):
 class _Job:
     """A call for a key.
 
-    keeps: whether it can wait for an engine that is silent.
+    keeps, leads: see `sender.Job`.
     """
 
     __slots__ = ("_limits", "_name", "_quota", "_shape", "key")
 
-    keeps = False
+    keeps = leads = False
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         self._quota = quota
@@ -153,6 +153,8 @@ class Debit(_Job):
     """Tell what was let in without the engine, and what it may have lost."""
 
     __slots__ = ("_since", "_told", "on_loss", "then")
+
+    leads = True  # whoever asks for the key has it told before
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         super().__init__(quota, key, limits)

@@ -49,9 +49,11 @@ class Job(Protocol):
     """One thing that is asked of the engine.
 
     keeps: whether it can wait for an engine that is silent, as a correction can.
+    leads: whether the one behind it goes in the same batch, as two may overtake each other.
     """
 
     keeps: bool
+    leads: bool
 
     def compose(self) -> Call | None:
         """The call, as it is wanted by now; None if it is not any more."""
@@ -137,8 +139,10 @@ class Sender:
     def _send_some(self, most: int) -> None:
         jobs: list[Job] = []
         calls: list[Call] = []
-        while self._jobs and len(jobs) < most:
+        leads = False
+        while self._jobs and (len(jobs) < most or leads):
             job = self._jobs.popleft()
+            leads = job.leads
             try:
                 call = job.compose()
             except Exception as error:  # noqa: BLE001 (one key's own methods; the others go on)

@@ -260,7 +260,7 @@ class _Beat:
 
     __slots__ = ("_call", "_sharing")
 
-    keeps = False
+    keeps = leads = False
 
     def __init__(self, sharing: Sharing, call: Call) -> None:
         self._sharing = sharing
