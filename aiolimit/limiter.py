@@ -289,6 +289,7 @@ class Limiter(Lane):
         """As `peek`, and for limiters with a `store`, too. Where that is silent: what is known."""
         limits, cost = self._admission.limits_of(limit), check_cost(cost)
         await self._admission.refresh(key, limits)
+        limits = self._admission.limits_of(limit, strict=False)  # they may be others by now
         return self._admission.standings.tell(key, cost, limits)
 
     async def reset_async(self, key: Hashable | None = None) -> None:

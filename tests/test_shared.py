@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from aiolimit import (
+    UNLIMITED,
     Limiter,
     LoadController,
     QueueFull,
@@ -448,3 +449,71 @@ async def test_while_one_batch_is_answered_the_engine_has_another(store: RedisSt
     assert (sender.batches - before[0], sender.calls - before[1]) == (2, 256)
     await asyncio.gather(*calls)
     assert (sender.batches - before[0], sender.calls - before[1]) == (3, 300)
+
+
+# --- other rates meanwhile -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("10/s", "20/min"), ("10/s",)),
+        (("10/s",), ("10/s", "20/min")),
+        (("10/s",), ("10/min",)),
+        (("10/s",), ("20/s",)),
+    ],
+)
+async def test_other_rates_while_an_answer_is_on_its_way(
+    store: RedisStore, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    limiter = Limiter(*before, store=store)
+    sender = sender_of(limiter)
+    await limiter.acquire("k")
+    batches = sender.batches
+    calls = [asyncio.create_task(limiter.acquire("k").__aenter__()) for _ in range(3)]
+    while sender.batches == batches:
+        await asyncio.sleep(0)
+    limiter.update(*after)
+    permits = await asyncio.wait_for(asyncio.gather(*calls), 5)
+    left = 20 if after == ("20/s",) else 10
+    assert (await limiter.peek_async("k")).remaining == left - 4
+    permits[0].cancel()
+    permits[1].adjust(3)
+    assert (await limiter.peek_async("k")).remaining == left - 5
+
+
+async def test_one_rate_less_while_an_answer_about_the_other_is_on_its_way(
+    store: RedisStore,
+) -> None:
+    limiter = Limiter("10/s", "20/min", store=store)
+    sender = sender_of(limiter)
+    await limiter.acquire("k")
+    batches = sender.batches
+    call = asyncio.create_task(limiter.acquire("k", limit=(5, UNLIMITED)).__aenter__())
+    while sender.batches == batches:
+        await asyncio.sleep(0)
+    limiter.update("20/min")
+    await asyncio.wait_for(call, 5)
+    assert (await limiter.peek_async("k")).remaining == 18, "it is asked about once more"
+
+
+async def test_other_rates_while_a_key_is_looked_at(store: RedisStore) -> None:
+    limiter = Limiter("10/s", store=store)
+    await limiter.acquire("k")
+    looking = [asyncio.create_task(limiter.peek_async("k", limit=one)) for one in (None, 5)]
+    await asyncio.sleep(0)
+    limiter.update("10/s", "20/min")
+    assert [(await one).remaining for one in looking] == [9, 9]
+
+
+async def test_other_rates_while_credit_is_held_ahead(valkey: Engine) -> None:
+    async with RedisStore(valkey.url, prefix="ahead:", timeout=5, lease=0.5) as store:
+        limiter = Limiter("20/min", store=store, clock=FakeClock())
+        await limiter.acquire("k")
+        limiter.update("20/min", "30/h")
+        await limiter.acquire("k")
+        limiter.update("30/h")
+        async with asyncio.timeout(5):
+            await limiter.acquire("k")
+            while (await limiter.peek_async("k")).remaining < 27 - 15:
+                await asyncio.sleep(0.01)

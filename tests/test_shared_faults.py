@@ -1081,3 +1081,20 @@ async def test_an_engine_that_lost_everything_is_told_a_thousand_keys_and_no_mor
     assert 1000 < sender(limiter).calls - before < 1100
     await limiter.acquire("0")
     assert await left(stores, "40/min", key="0") == 38, "but each is told of when it is asked for"
+
+
+async def test_what_was_given_back_in_an_outage_goes_to_the_rates_of_now(
+    server: Engine, stores: Stores
+) -> None:
+    limiter = await stores.connected("10/min", processes=1)
+    permits = [await limiter.acquire("k", 2) for _ in range(3)]
+    server.freeze()
+    while not is_open(limiter):
+        await limiter.acquire("other")
+    permits[0].cancel()
+    limiter.update("10/min", "50/h")
+    server.thaw()
+    await until_settled(limiter)
+    await until_settled(limiter)
+    assert await left(stores, "10/min", "50/h", key="k") == 6
+    await asyncio.wait_for(limiter.acquire("k", 6), 5)

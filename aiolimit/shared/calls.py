@@ -75,6 +75,16 @@ class Calls:
         part = self._sharing.part()
         return limits if part >= 1 else tuple(one and max(1, one * part // 1) for one in limits)
 
+    @property
+    def limits(self) -> Limits:
+        """Those of the rates."""
+        return tuple(rate.limit for rate in self._mirror.rates)
+
+    @property
+    def layout(self) -> int:
+        """How often the periods have changed."""
+        return self._mirror.layout
+
     def now(self) -> float | None:
         """The time to tell the engine; None where its own is meant."""
         return self.time() if self._tells_time else None
@@ -97,13 +107,15 @@ class Calls:
         """The highest pace there has been, cost a second."""
         return self._mirror.fastest
 
-    def read(self, raw: bytes, key: Hashable, limits: Limits, shape: Shape) -> Answer:
-        """Read an answer, and note what it tells of the key."""
+    def read(self, raw: bytes, key: Hashable, limits: Limits, layout: int, shape: Shape) -> Answer:
+        """Read an answer, and note what it tells of the key, if the periods are still the same."""
         heard = self.time()
-        known = self._mirror.entries.get(key)
+        is_former = layout != self._mirror.layout
+        known = None if is_former else self._mirror.entries.get(key)
         answer = shape.answer(raw, heard, known if type(known) is HeardWindow else None)
         self._offset = answer.at / 1e6 - heard
-        learn(self._mirror, key, limits, answer)
+        if not is_former:
+            learn(self._mirror, key, limits, answer)
         return answer
 
     def use_rates(self, old: tuple[Rate, ...]) -> bool:

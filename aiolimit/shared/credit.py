@@ -37,6 +37,7 @@ class Ticket:
         "is_hopeful",
         "is_lease",
         "is_used",
+        "layout",
         "limits",
         "stamp",
         "timer",
@@ -44,6 +45,7 @@ class Ticket:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits  # under which it was asked
+        self.layout = 0  # of the store then
         self.is_asking = True
         self.is_hopeful = False  # whether there was room, as far as was known
         self.is_lease = False

@@ -39,13 +39,14 @@ class _Job:
     keeps, leads: see `sender.Job`.
     """
 
-    __slots__ = ("_limits", "_name", "_quota", "_shape", "key")
+    __slots__ = ("_layout", "_limits", "_name", "_quota", "_shape", "key")
 
     keeps = leads = False
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         self._quota = quota
         self._limits = limits
+        self._layout = quota.calls.layout  # that the limits belong to
         self._shape: Shape
         self._name = quota.calls.names.of(key)  # raises for a key that has no text
         self.key = key
@@ -53,11 +54,14 @@ class _Job:
     def _begin(self, *, bends: bool = False) -> tuple[Shape, bytes, float | None]:
         """Under what the call is made, what the key is called, and the time to tell."""
         calls = self._quota.calls
+        if self._layout != calls.layout:
+            self._layout, self._limits = calls.layout, calls.limits
         shape = self._shape = calls.shape(self.key, self._limits, bends=bends)
         return shape, self._name, calls.now()
 
     def _read(self, raw: bytes) -> Answer:
-        return self._quota.calls.read(raw, self.key, self._limits, self._shape)
+        calls = self._quota.calls
+        return calls.read(raw, self.key, self._limits, self._layout, self._shape)
 
     def answer(self, raw: bytes) -> None:
         """Note what it tells of the key."""
@@ -83,6 +87,7 @@ class Take(_Job):
         if found is None:
             return None
         self._runs, self._limits = found
+        self._layout = self._quota.calls.layout
         shape, name, now = self._begin(bends=True)
         return shape.take(name, now, self._runs)
 
@@ -135,6 +140,8 @@ class GiveBack(Charge):
 
     def compose(self) -> Call | None:
         """At the time that the engine has told, if it has."""
+        if None in self._limits and self._layout != self._quota.calls.layout:
+            return None  # nobody can tell to which windows
         at = self._stamp.engine
         if at is None:
             at = self._quota.calls.engine_time(self._stamp)

@@ -204,6 +204,7 @@ class SharedQuota:
         """Take over the rates of the mirror; under the old ones things may have been charged."""
         self.local.counts.change(self.mirror.rates)
         if self.calls.use_rates(old) and self.sharing.is_linked:
+            self.credits.release_all()
             self.telling.move()
 
     def forget(self, key: Hashable | None) -> None:
@@ -213,7 +214,7 @@ class SharedQuota:
 
     def _give_back_credit(self, key: Hashable, ticket: Ticket) -> None:
         stamp = cast(Stamp, ticket.stamp)
-        layout = self.mirror.layout if None in ticket.limits else None
+        layout = ticket.layout if None in ticket.limits else None
         self.give_back(key, ticket.credit, ticket.limits, layout, self.time(), stamp)
 
     # --- while the engine is silent --------------------------------------------------------
@@ -297,7 +298,7 @@ class SharedQuota:
             self.credits.close(key, ticket)
             return None
         runs, limits = found
-        ticket.limits = limits
+        ticket.limits, ticket.layout = limits, self.mirror.layout
         batch = self.sharing.batch(limits)
         if batch > 1:
             runs.append((1, batch))
@@ -316,9 +317,13 @@ class SharedQuota:
         ticket.credit = cost
         ticket.stamp = stamp = Stamp(now)
         stamp.engine = answer.at
-        if answer.granted:
-            self.local.note(key, cost, ticket.limits, now)
+        if ticket.layout == self.mirror.layout:
             self.mirror.near += near(runs, int(answer.granted), ticket.limits, answer)
+        elif None not in ticket.limits:  # else nobody can tell what it is good for now
+            ticket.limits, ticket.layout = self.calls.limits, self.mirror.layout
+        if answer.granted:
+            if ticket.layout == self.mirror.layout:
+                self.local.note(key, cost, ticket.limits, now)
             self.contention = 0
         elif ticket.is_hopeful:
             self.contention = min(self.contention + 1, _CROWDED)
@@ -348,7 +353,9 @@ class SharedQuota:
         """All have gone who could: what is left of an answer is kept if it may be."""
         ticket = self.credits.of(key)
         if ticket is not None and not ticket.is_asking:
-            lease = self.sharing.lease_life(ticket.limits, self.mirror.rates)
+            lease = 0.0
+            if ticket.layout == self.mirror.layout:
+                lease = self.sharing.lease_life(ticket.limits, self.mirror.rates)
             self.credits.leave(key, lease=lease, keeps=self.line.keeps(key))
 
     def release(self, key: Hashable) -> None:

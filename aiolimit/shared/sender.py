@@ -147,7 +147,7 @@ class Sender:
                 call = job.compose()
             except Exception as error:  # noqa: BLE001 (one key's own methods; the others go on)
                 self._report(error)
-                self._refuse(job, error)
+                self._end(job, error)
                 continue
             if call is not None:
                 jobs.append(job)
@@ -187,14 +187,15 @@ class Sender:
             return
         self._succeed()
         for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, Exception):
+                self._complain(answer)
+                self._end(job, answer)
+                continue
             try:
-                if isinstance(answer, Exception):
-                    self._complain(answer)
-                    job.fail(answer)
-                else:
-                    job.answer(answer)
+                job.answer(answer)
             except Exception as error:  # noqa: BLE001 (one key's own methods; the others go on)
                 self._report(error)
+                self._end(job, error)
 
     def _fail(self, jobs: Sequence[Job], call: Call, error: Exception) -> None:
         self._failed_call, self.last_error = call, error
@@ -210,10 +211,7 @@ class Sender:
         unsent = list(self._jobs)
         self._jobs.clear()
         for job in jobs:
-            try:
-                job.fail(error)
-            except Exception as raised:  # noqa: BLE001
-                self._report(raised)
+            self._end(job, error)
         for job in unsent:
             self._refuse(job, error)
         if opens:
@@ -225,7 +223,11 @@ class Sender:
             self._kept.append(job)
             if not self.breaker.is_open:
                 self._put_kept()
-            return
+        else:
+            self._end(job, error)
+
+    def _end(self, job: Job, error: Exception) -> None:
+        """It failed, for good."""
         try:
             job.fail(error)
         except Exception as raised:  # noqa: BLE001

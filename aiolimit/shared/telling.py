@@ -5,7 +5,6 @@ from itertools import islice
 from math import inf
 from typing import Final, Protocol
 
-from aiolimit.counts import Limits
 from aiolimit.memory import MemoryStore
 from aiolimit.shared.credit import Stamp
 from aiolimit.shared.jobs import Charge, Debit, Quota
@@ -79,13 +78,10 @@ class Telling:
 
     def _debit(self, key: Hashable) -> Debit:
         self._untold.pop(key, None)
-        job = Debit(self._quota, key, self._limits())
+        job = Debit(self._quota, key, self._quota.calls.limits)
         job.on_loss = self.lost
         return job
 
     def _nothing(self, key: Hashable) -> Charge:
         """Charging nothing takes what is charged over to the new periods."""
-        return Charge(self._quota, key, 0, self._limits(), Stamp(0))
-
-    def _limits(self) -> Limits:
-        return tuple(rate.limit for rate in self._mirror.rates)
+        return Charge(self._quota, key, 0, self._quota.calls.limits, Stamp(0))
