@@ -21,6 +21,7 @@ MODULES = [
 _TICK = "is about one tick of the loop, and an answer takes more; see test_shared.py"
 _NAMED = "its keys have no text that other processes could know"
 _BOUND = "max_keys bounds what this process knows; the engine counts each key by itself"
+_RAMP = "takes 5 s, and ramps are this process's own: shorter tests of them are not left out"
 _LOOPS = "runs loops of its own; loops one after the other are in test_shared_engines.py"
 #: Tests that are about something else, and why.
 LEFT_OUT = {
@@ -57,6 +58,8 @@ LEFT_OUT = {
     "test_settled_costs_keep_the_limit": "steps by hand through what never waits in one process",
     "test_retry_after_is_exact_with_fractions": "thousands of calls; test_script.py makes them",
     "test_waiting_leaves_no_work_for_the_garbage_collector": "the client does as it connects",
+    "test_admissions_follow_the_ramp": _RAMP,
+    "test_a_long_window_is_paced_while_it_warms": _RAMP,
     "test_17_idle_keys_are_freed_without_a_call": "100 000 keys take long to ask for",
 }
 
