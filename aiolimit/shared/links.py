@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Sequence
 from inspect import Parameter, signature
+from math import inf
 from typing import Any, ClassVar, Final
 
 from aiolimit.clock import LoopClock
@@ -42,6 +43,9 @@ class Link:
         self._clock = LoopClock()
         self._errors = importlib.import_module(f"{package_of(client)}.exceptions")
         self.only: Sender | None = self._sender_to("")
+        pool = getattr(client, "connection_pool", None)  # those of a cluster are its nodes'
+        if getattr(pool, "max_connections", inf) == 1:
+            self.only.under_way = 1
 
     def time(self) -> float:
         """The time by which the engine is tried again."""

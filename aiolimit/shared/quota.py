@@ -307,7 +307,8 @@ class SharedQuota:
     def granted(self, key: Hashable, ticket: Ticket, runs: list[Run], answer: Answer) -> None:
         """The engine has let in the first so many; the others wait."""
         now, left = answer.heard, int(answer.granted)
-        cost, wanted = 0.0, 0
+        cost: float = 0
+        wanted = 0
         for one, count in runs:
             taken = min(count, left)
             cost += one * taken

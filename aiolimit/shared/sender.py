@@ -92,6 +92,7 @@ class Sender:
         self.loop = asyncio.get_running_loop()
         self.batches = 0  # sent so far
         self.calls = 0  # in them
+        self.under_way = _UNDER_WAY  # at most, as many as there are connections
         self._run = run
         self._timeout = timeout
         self._clock = clock
@@ -117,7 +118,7 @@ class Sender:
             self._refuse(job, ConnectionError(f"{self.name} does not answer"))
             return
         self._jobs.append(job)
-        if not self._is_due and len(self._tasks) < _UNDER_WAY:
+        if not self._is_due and len(self._tasks) < self.under_way:
             self._is_due = True
             self.loop.call_soon(self._flush)
 
@@ -133,7 +134,7 @@ class Sender:
 
     def _flush(self) -> None:
         self._is_due = False
-        while self._jobs and (free := _UNDER_WAY - len(self._tasks)) > 0:
+        while self._jobs and (free := self.under_way - len(self._tasks)) > 0:
             self._send_some(min(_MOST, max(_FEW, ceil(len(self._jobs) / free))))
 
     def _send_some(self, most: int) -> None:
