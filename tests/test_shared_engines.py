@@ -497,8 +497,10 @@ def plain(**options: Any) -> redis.asyncio.Redis:
 
 async def test_a_client_with_one_connection(server: Engine, stores: Stores) -> None:
     async with plain(port=server.port, max_connections=1) as client:
-        limiter = Limiter("1000/s", store=stores(client, timeout=5))
+        store = stores(client, timeout=5)
+        limiter = Limiter("1000/s", store=store)
         permits = await asyncio.gather(*(limiter.acquire(key) for key in range(500)))
+        await store.aclose()
     assert {permit.source for permit in permits} == {"store"}
 
 
