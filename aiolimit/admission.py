@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from aiolimit.arguments import check_cost, check_limit, check_wait
 from aiolimit.clock import Clock, steady_time
 from aiolimit.counts import Counts, Limits
-from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason
+from aiolimit.errors import CostTooHigh, QueueFull, RateLimited, Reason, Source
 from aiolimit.load.controller import LoadController
 from aiolimit.load.gate import UNCOUNTED, Gate, Obstacle
 from aiolimit.memory import OVERFLOW, MemoryStore
@@ -220,6 +220,9 @@ class Admission(Refusing):
             raise self._refuse(RateLimited, reason, key, cost, limits, wait)
         if full:
             raise self._refuse(QueueFull, "queue_full", key, cost, limits, wait)
+
+    def passed(self, permit: Permit, source: Source) -> None:
+        """Note where it was decided that it may pass, unless it was here."""
 
     async def wait(self, permit: Permit, waiter: Waiter) -> None:
         """Wait for the turn; the permit is granted then, or the error is raised that ended it."""

@@ -163,6 +163,7 @@ async def _acquire(parts: Sequence[_Part]) -> None:
         at = waiter.granted_at
         _let_in(part, begun if at is None else at, 0.0 if at is None else at - begun)
         part.permit._layout = waiter.layout
+        part.admission.passed(part.permit, waiter.source)
     for part in parts:
         if part.is_free:
             _let_in(part, part.admission.time(), 0.0)

@@ -517,3 +517,58 @@ async def test_other_rates_while_credit_is_held_ahead(valkey: Engine) -> None:
             await limiter.acquire("k")
             while (await limiter.peek_async("k")).remaining < 27 - 15:
                 await asyncio.sleep(0.01)
+
+
+async def passed(limiter: Limiter, most: int, key: str = "k") -> int:
+    return sum([await limiter.try_acquire_async(key) for _ in range(most)])
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("10/min", 5), ("10/30s", 9), ("10/min", 9)],
+        [("10/min", 9), ("10/30s", 0), ("10/40s", 9)],
+        [("10/min", 5), ("10/30s", 3), ("10/40s", 9), ("10/min", 9), ("10/30s", 9)],
+        [("10/min", 5), ("20/h", 9), ("10/min", 9)],
+    ],
+)
+async def test_periods_that_change_again_and_again(
+    store: RedisStore, steps: list[tuple[str, int]]
+) -> None:
+    """As in one process, whoever asks first for the key: nothing that counts is forgotten."""
+    clock = FakeClock()
+    limiter = Limiter(steps[0][0], store=store, clock=clock)
+    alone = Limiter(steps[0][0], clock=clock)
+    for rate, calls in steps:
+        limiter.update(rate)
+        alone.update(rate)
+        for _ in range(calls):
+            assert await limiter.try_acquire_async("k") == alone.try_acquire("k"), rate
+    await clock.advance(45)
+    assert await passed(limiter, 20) == sum(alone.try_acquire("k") for _ in range(20))
+
+
+async def test_what_is_given_back_after_other_periods(store: RedisStore) -> None:
+    limiter = Limiter("10/min", store=store, clock=FakeClock())
+    first = [await limiter.acquire("k") for _ in range(5)]
+    limiter.update("10/30s")
+    second = [await limiter.acquire("k") for _ in range(5)]
+    limiter.update("10/min")
+    first[0].cancel()
+    second[0].cancel()
+    assert (await limiter.peek_async("k")).remaining == 2
+
+
+async def test_reset_forgets_other_periods_too(store: RedisStore) -> None:
+    limiter = Limiter("10/min", store=store)
+    await limiter.acquire("k", 10)
+    limiter.update("10/h")
+    await limiter.reset_async("k")
+    assert (await limiter.peek_async("k")).remaining == 10
+
+
+async def test_a_look_without_a_limit_forgets_nothing(store: RedisStore) -> None:
+    limiter = Limiter("10/min", store=store)
+    await limiter.acquire("k", 9)
+    await limiter.peek_async("k", limit=UNLIMITED)
+    assert "1 of 10 left" in str(limiter.explain("k"))

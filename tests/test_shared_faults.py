@@ -18,6 +18,7 @@ from aiolimit.rate import Rate
 from aiolimit.redis import RedisStore
 from aiolimit.shared.admission import SharedAdmission
 from aiolimit.shared.breaker import Breaker
+from aiolimit.shared.local import LocalShare
 from aiolimit.shared.script import _ENTRY, _STATE, Call, Shape
 from aiolimit.shared.sender import Batch, Sender
 from aiolimit.shared.sharing import Policy
@@ -1098,3 +1099,60 @@ async def test_what_was_given_back_in_an_outage_goes_to_the_rates_of_now(
     await until_settled(limiter)
     assert await left(stores, "10/min", "50/h", key="k") == 6
     await asyncio.wait_for(limiter.acquire("k", 6), 5)
+
+
+async def test_what_was_never_asked_is_as_well_known_as_before(
+    server: Engine, stores: Stores
+) -> None:
+    limiter = await stores.connected("100/min", processes=1)
+    assert all([await limiter.try_acquire_async("k") for _ in range(80)])
+    told_at = shared(limiter).shared.calls.told_at
+    server.freeze()
+    await limiter.acquire("other")
+    server.thaw()
+    await limiter.acquire("other")
+    await until_settled(limiter)
+    known = told_at("k")
+    assert known > 0
+    server.freeze()
+    calls = []
+    for key in ("other", "another", "k"):  # two batches are under way, and the third is not sent
+        calls.append(asyncio.create_task(limiter.acquire(key).__aenter__()))
+        await asyncio.sleep(0.02)
+    await asyncio.gather(*calls)
+    server.thaw()
+    assert told_at("k") >= known
+
+
+async def test_ten_thousand_debts_of_an_engine_that_is_gone_again(
+    server: Engine, stores: Stores
+) -> None:
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+    limiter = await stores.connected("100/min", processes=1, timeout=0.05)
+    server.freeze()
+    while not is_open(limiter):
+        await limiter.acquire("k")
+    for key in range(10_000):
+        await limiter.acquire(str(key))
+    server.thaw()
+    while is_open(limiter):
+        await asyncio.sleep(0.0005)
+    server.freeze()
+    await until_open(limiter)
+    await asyncio.sleep(0.3)
+    server.thaw()
+    async with asyncio.timeout(15):
+        while shared(limiter).shared.local.owing():
+            await asyncio.sleep(0.05)
+    await until_settled(limiter)
+    assert not unseen
+    assert await left(stores, "100/min", key="9999") == 99
+
+
+def test_what_failed_to_be_told_is_a_debt_of_its_own_time() -> None:
+    share = LocalShare((Rate(100, 60.0),), 32, None, None)
+    share.owe("k", 5, (100,), 50.0)
+    share.owe_again("k", 1, 10.0)
+    _, unknown = share.past("k", 60.0)
+    assert unknown == [(50.0, 1), (10.0, 5)]

@@ -6,8 +6,11 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
-from aiolimit import RateLimited
+from aiolimit import Limiter, RateLimited, StoreError, StoreUnavailable
+from aiolimit.errors import Source
 from aiolimit.joint import acquire_together
+from aiolimit.redis import RedisStore
+from aiolimit.shared.sharing import Policy
 from aiolimit.testing import FakeClock
 from tests.engines import engine
 from tests.oracle import ExactLog
@@ -70,3 +73,41 @@ async def test_never_over_and_nothing_lost_whatever_comes(url: str, seed: int) -
             assert log.worst() <= limit
     assert len(went) == outcomes.count(None)
     await stores.close()
+
+
+@pytest.mark.parametrize("policy", ["local", "open", "closed", "raise"])
+async def test_over_stores_that_do_not_answer(policy: Policy) -> None:
+    with engine() as server:
+        async with (
+            RedisStore(server.url, on_store_error=policy) as here,
+            RedisStore(server.url, on_store_error=policy) as there,
+        ):
+            one, other = Limiter("5/min", store=here), Limiter("9/min", name="b", store=there)
+
+            async def together() -> set[Source]:
+                permits = [one.acquire("k", max_wait=1), other.acquire("k", max_wait=1)]
+                async with asyncio.timeout(5):
+                    await acquire_together(permits)
+                return {permit.source for permit in permits}
+
+            assert await together() == {"store"}
+            server.kill()
+            for _ in range(4):
+                if policy in ("local", "open"):
+                    assert await together() == {policy}
+                else:
+                    with pytest.raises(StoreError if policy == "raise" else StoreUnavailable):
+                        await together()
+            if policy == "local":
+                with pytest.raises(RateLimited) as refused:
+                    await together()
+                assert refused.value.limiter == "default"
+            server.start()
+            async with asyncio.timeout(5):
+                while not (one._admission.is_store_up() and other._admission.is_store_up()):
+                    await asyncio.sleep(0.02)
+            if policy == "local":
+                while one._admission.sharing.is_busy() or other._admission.sharing.is_busy():  # type: ignore[attr-defined]
+                    await asyncio.sleep(0.02)
+                assert (await one.peek_async("k")).remaining == 0
+                assert (await other.peek_async("k")).remaining == 4

@@ -101,7 +101,7 @@ class SharedAdmission(Admission):
         at = self.shared.charged_at
         if at is not None:
             permit._at = at
-            self._passed(permit, at.source)
+            self.passed(permit, at.source)
         return waiter
 
     def _place(self, permit: Permit, *, holds: bool) -> Waiter:
@@ -130,9 +130,10 @@ class SharedAdmission(Admission):
             self.tally.wait(permit._waited)
         if waiter.cost != 1:
             self.tally.admit(waiter.cost)
-        self._passed(permit, waiter.source)
+        self.passed(permit, waiter.source)
 
-    def _passed(self, permit: Permit, source: Source) -> None:
+    def passed(self, permit: Permit, source: Source) -> None:
+        """As `Admission.passed`."""
         permit._source = source
         self.tally.sources[source] += 1
 
@@ -203,7 +204,7 @@ class SharedAdmission(Admission):
     async def forget(self, key: Hashable | None) -> None:
         """Have the engine forget a key, or all. Raises `StoreError` where it does not answer."""
         try:
-            await self.sharing.forget(key, self.store.sub_windows, self.store.rates)
+            await self.sharing.forget(key, self.store.sub_windows, self.shared.calls.layouts)
         except Exception as error:
             raise StoreError(f"{self._name}: the store did not forget {key!r}") from error
         self.shared.forget(key)

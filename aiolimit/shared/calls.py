@@ -1,7 +1,6 @@
 """How a limiter's calls are put to the engine, and what its answers mean here."""
 
-from collections.abc import Callable, Hashable
-from math import inf
+from collections.abc import Callable, Hashable, Sequence
 from time import monotonic
 from typing import Final
 
@@ -18,6 +17,7 @@ from aiolimit.shared.sharing import Sharing
 __all__ = ["Calls"]
 
 _SHAPES: Final = 256  # sets of limits whose calls are kept packed
+_FORMERS: Final = 8  # changes of the periods that are remembered, the latest
 
 
 class Calls:
@@ -41,7 +41,7 @@ class Calls:
         self._ramps = ramps
         self._tells_time = clock.time is not monotonic
         self._offset = 0.0  # the engine's clock less this process's, seconds
-        self._former: tuple[tuple[Rate, ...], float] = ((), -inf)  # rates until then
+        self._formers: list[tuple[tuple[Rate, ...], float]] = []  # rates that matter until then
         self._shapes: dict[Limits, Shape] = {}
 
     def shape(self, key: Hashable, limits: Limits, *, bends: bool = False) -> Shape:
@@ -50,10 +50,8 @@ class Calls:
             limits = self.bounded(limits)
             if self._ramps is not None:
                 limits = self._ramps.in_force(key, limits, self.time())
-        old, until = self._former
-        if old and self.time() >= until:
-            self._former = (), -inf
-            self._shapes.clear()
+        if self._formers:
+            self._forget_formers()
         shape = self._shapes.get(limits)
         if shape is None:
             shape = self._shape_of(limits)
@@ -62,8 +60,7 @@ class Calls:
     def _shape_of(self, limits: Limits) -> Shape:
         mirror, names = self._mirror, self.names
         rates, parts = mirror.rates, mirror.sub_windows
-        old, _ = self._former
-        seeds = _seeds(old, names.windows(old, parts), rates) if old else ()
+        seeds = [_seeds(old, names.windows(old, parts), rates) for old, _ in self._formers]
         if len(self._shapes) >= _SHAPES:
             self._shapes.clear()
         ends = names.windows(rates, parts)
@@ -123,8 +120,21 @@ class Calls:
         self._shapes.clear()
         if [rate.per for rate in old] == [rate.per for rate in self._mirror.rates]:
             return False
-        self._former = old, self.time() + max(rate.per for rate in old)
+        until = self.time() + max(rate.per for rate in old)
+        self._formers = [*self._formers, (old, until)][-_FORMERS:]
         return True
+
+    @property
+    def layouts(self) -> Sequence[tuple[Rate, ...]]:
+        """The rates under whose windows something may be charged."""
+        return [self._mirror.rates, *(old for old, _ in self._formers)]
+
+    def _forget_formers(self) -> None:
+        now = self.time()
+        left = [one for one in self._formers if now < one[1]]
+        if len(left) < len(self._formers):
+            self._formers = left
+            self._shapes.clear()
 
 
 def _seeds(

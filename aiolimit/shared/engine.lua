@@ -1,6 +1,7 @@
 -- What the engine does in one step: calls on the windows of keys, decided as `window.py` decides.
 --
--- KEYS: of each call in turn its windows, its pacer if it has one, and its seeds if it has some.
+-- KEYS: of each call in turn its windows, its pacer if it has one, and sets of seeds if it has
+-- some: the windows from before the periods were changed, the oldest set first.
 -- ARGV: the calls, packed, each after its length; so is what is answered. See `script.py`.
 --
 -- A window is one string: a header of seven numbers, then the older entries, (time, cost) each.
@@ -26,13 +27,16 @@ local function check(key, lost, last, total, older)
   if total > 0 and not (last > NEVER) then stop(key) end
 end
 
-local function load(key, seed, limit, period, parts)
+local function get(key)
   local text = redis.call('GET', key)
-  if not text and seed then text = redis.call('GET', seed) end
+  if text and (#text < HEAD_SIZE or (#text - HEAD_SIZE) % 16 ~= 0) then stop(key) end
+  return text
+end
+
+local function read(key, text, limit, period, parts)
   local window = {key = key, limit = limit, period = period, parts = parts, text = text or '',
     lost = 0, closes = NEVER, last = NEVER, total = 0, older = 0, from = HEAD_SIZE + 1, more = ''}
   if text then
-    if #text < HEAD_SIZE or (#text - HEAD_SIZE) % 16 ~= 0 then stop(key) end
     window.lost, window.born, window.gone, window.closes, window.last, window.total,
       window.older = unpack(HEAD, text)
     check(key, window.lost, window.last, window.total, window.older)
@@ -157,6 +161,43 @@ local function debit(window, cost, at, now)
   close_up(window, times, costs)
 end
 
+-- What a seed has later than the window was taken over: it began as a copy of that.
+local function take_over(window, text)
+  local seed = read(window.key, text, window.limit, window.period, window.parts)
+  local times, costs = open_up(seed)
+  if seed.total > seed.older then
+    times[#times + 1], costs[#costs + 1] = seed.last, seed.total - seed.older
+  end
+  local last, here = window.last, window.total - window.older -- of its last moment
+  local own_times, own_costs = open_up(window)
+  for i = 1, #own_times do
+    if own_times[i] == last then here = here + own_costs[i] end
+  end
+  for i = 1, #times do
+    local known = times[i] < last and costs[i] or times[i] == last and math.min(here, costs[i]) or 0
+    if times[i] == last then here = here - known end
+    if costs[i] > known then add(window, costs[i] - known, times[i], 0) end
+  end
+  window.lost = math.max(window.lost, seed.lost)
+end
+
+-- A window; where there is none yet, or the call moves it, with what its seeds have.
+local function load(key, seeds, moves, limit, period, parts)
+  local text, others = get(key), {}
+  local is_copy = not text
+  if is_copy or moves then
+    for _, seed in ipairs(seeds) do
+      local other = get(seed)
+      if other and text then others[#others + 1] = other end
+      text = text or other
+    end
+  end
+  local window = read(key, text, limit, period, parts)
+  if is_copy then window.closes = NEVER end -- what comes now can be told from what was there
+  for _, other in ipairs(others) do take_over(window, other) end
+  return window
+end
+
 local function expiry(left, fixed)
   return string.format('%.0f', ceil(math.max(left, 0) / 1000) + (fixed and SLOW or MARGIN))
 end
@@ -195,16 +236,18 @@ local function census(key, op, text, at)
 end
 
 local function call(keys, text, first)
-  local fixed_now, op, count, has_pacer, has_seeds, at = unpack('<dBBBB', text)
+  local fixed_now, op, count, has_pacer, sets, at = unpack('<dBBBB', text)
   if op == BEAT or op == LEAVE then return census(keys[first], op, text, at) end
   local raw = fixed_now >= 0 and fixed_now or clock
   local fixed = fixed_now >= 0
+  local moves = op == CHARGE and unpack('<d', text, #text - 7) == 0 -- that is what it is for
   local windows, now = {}, raw
   for i = 1, count do
     local limit, period, parts
     limit, period, parts, at = unpack('<ddI', text, at)
-    local seed = has_seeds == 1 and keys[first + count + has_pacer + i - 1] or nil
-    local window = load(keys[first + i - 1], seed, limit, period, parts)
+    local seeds = {}
+    for set = 1, sets do seeds[set] = keys[first + count * set + has_pacer + i - 1] end
+    local window = load(keys[first + i - 1], seeds, moves, limit, period, parts)
     now = math.max(now, raw + window.lost, window.last)
     windows[i] = window
   end
@@ -325,7 +368,7 @@ while at <= #ARGV[1] do
     answer = pack('<dd', -1, 0) .. tostring(answer)
   end
   answers[#answers + 1] = pack('<I', #answer) .. answer
-  local _, _, count, has_pacer, has_seeds = unpack('<dBBBB', text)
-  first = first + count + has_pacer + count * has_seeds
+  local _, _, count, has_pacer, sets = unpack('<dBBBB', text)
+  first = first + count + has_pacer + count * sets
 end
 return table.concat(answers)

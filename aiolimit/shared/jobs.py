@@ -9,7 +9,7 @@ from aiolimit.shared.credit import Stamp, Ticket
 from aiolimit.shared.local import LocalShare
 from aiolimit.shared.script import Answer, Call, Past, Run, Shape, was_refused
 
-__all__ = ["Charge", "Debit", "GiveBack", "Look", "Take"]
+__all__ = ["Charge", "Debit", "GiveBack", "Look", "Move", "Take"]
 
 
 class Quota(Protocol):
@@ -104,7 +104,7 @@ class Take(_Job):
 class Charge(_Job):
     """Charge a cost that has been used already, whatever that does to the limit."""
 
-    __slots__ = ("_cost", "_stamp", "then")
+    __slots__ = ("_cost", "_stamp")
 
     keeps = True
 
@@ -114,7 +114,6 @@ class Charge(_Job):
         super().__init__(quota, key, limits)
         self._cost = cost
         self._stamp = stamp
-        self.then: Callable[[], object] = lambda: None
 
     def compose(self) -> Call | None:
         """All of it."""
@@ -124,12 +123,35 @@ class Charge(_Job):
     def answer(self, raw: bytes) -> None:
         """Note when it was, as some of it may be given back."""
         self._stamp.engine = self._read(raw).at
-        self.then()
 
     def fail(self, _error: Exception) -> None:
         """It may not have been done: it is told as a debt, as twice is better than never."""
-        if self._cost:
-            self._quota.local.owe_again(self.key, self._cost, self._stamp)
+        self._quota.local.owe_again(self.key, self._cost, self._stamp)
+
+
+class Move(_Job):
+    """Take what is charged to a key over to other periods."""
+
+    __slots__ = ("then",)
+
+    keeps = leads = True
+
+    def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
+        super().__init__(quota, key, limits)
+        self.then: Callable[[], object] = lambda: None
+
+    def compose(self) -> Call | None:
+        """Charging nothing does it."""
+        shape, name, now = self._begin()
+        return shape.charge(name, now, 0)
+
+    def answer(self, raw: bytes) -> None:
+        """Note what it tells of the key."""
+        self._read(raw)
+        self.then()
+
+    def fail(self, _error: Exception) -> None:
+        """Whoever asks for the key takes it over, if nobody has used the new windows yet."""
         self.then()
 
 
@@ -165,7 +187,7 @@ class Debit(_Job):
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         super().__init__(quota, key, limits)
-        self._since = -1.0
+        self._since: float | None = None  # until it is composed
         self._told: list[Past] = []
         self.on_loss: Callable[[], object] = lambda: None  # the engine has lost what it knew
         self.then: Callable[[], object] = lambda: None
@@ -194,7 +216,8 @@ class Debit(_Job):
 
     def fail(self, _error: Exception) -> None:
         """It is told again when the engine is back: twice is too strict for a window at most."""
-        self._quota.calls.tell_at(self.key, self._since)
+        if self._since is not None:
+            self._quota.calls.tell_at(self.key, self._since)
         for at, cost in self._told:
             self._quota.local.owe_again(self.key, cost, at)
         self.then()

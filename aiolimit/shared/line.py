@@ -100,6 +100,8 @@ class SharedQueues(Queues):
         ticket = self.quota.credits.of(home)
         if wait or (ticket is not None and ticket.covers(waiter.cost, limits)):
             return wait
+        if self.quota.is_local(home):
+            return 0.0 if self.quota.passes_locally else inf
         self.quota.ask(home, limits)
         waiter.queue.asks = True
         return inf

@@ -8,6 +8,7 @@
 Pure: it takes `now`, reads no clock and knows no engine.
 """
 
+from bisect import insort
 from collections.abc import Hashable
 from math import floor
 
@@ -174,15 +175,15 @@ class _Debts:
         self.granted = granted  # (time, cost), oldest first
         self.passed: list[Past] = []
 
-    def add(self, now: float, cost: float, longest: float) -> None:
-        """So much has passed without the engine."""
+    def add(self, at: float, cost: float, longest: float) -> None:
+        """So much has passed without the engine then; what it was not told of is added later."""
         passed = self.passed
-        if passed and now - passed[-1][0] < longest / _JOINED:
-            passed[-1] = now, passed[-1][1] + cost
+        if passed and 0 <= at - passed[-1][0] < longest / _JOINED:
+            passed[-1] = at, passed[-1][1] + cost
         else:
-            while passed and passed[0][0] <= now - longest:
+            while passed and passed[0][0] <= at - longest:
                 passed.pop(0)
-            passed.append((now, cost))
+            insort(passed, (at, cost))
 
 
 def _take_out(entries: list[Past], cost: float, at: float) -> float:

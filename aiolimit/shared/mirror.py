@@ -13,8 +13,10 @@ __all__ = ["heard_at", "learn", "near", "windows_of"]
 
 def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> None:
     """Take over what the engine told of the windows that those limits apply to."""
-    first = answer.windows[0] if answer.windows else None
-    if first is None or not first.total:
+    if not answer.windows:
+        return  # it was asked about none
+    first = answer.windows[0]
+    if not first.total:
         if not any(window.total for window in answer.windows) and None not in limits:
             store.forget(key)  # there is nothing to know
             return
@@ -25,7 +27,7 @@ def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> 
             if oldest is not None:
                 del store.entries[oldest]  # what is not known of a key is asked again
         store.on_new_key()
-    if len(limits) == 1 and store.burst is None and first is not None:
+    if len(limits) == 1 and store.burst is None:
         store.entries[key] = first
         return
     told = iter(answer.windows)

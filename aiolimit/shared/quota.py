@@ -184,6 +184,7 @@ class SharedQuota:
         is_debt = at.source == "local"
         left = self.local.give_back(key, cost, limits, now, at, is_debt=is_debt)
         if left > 0 and not at.is_unsure:
+            self.telling.before(key)
             self.sharing.put(key, GiveBack(self, key, left, limits, at))
 
     def look(self, key: Hashable, cost: float, limits: Limits, now: float) -> list[Look | None]:
@@ -204,8 +205,8 @@ class SharedQuota:
         """Take over the rates of the mirror; under the old ones things may have been charged."""
         self.local.counts.change(self.mirror.rates)
         if self.calls.use_rates(old) and self.sharing.is_linked:
+            self.telling.move()  # first: what is given back is not taken over again
             self.credits.release_all()
-            self.telling.move()
 
     def forget(self, key: Hashable | None) -> None:
         """Forget what was granted for a key, or for all: the engine has forgotten it."""
@@ -222,6 +223,11 @@ class SharedQuota:
     def is_local(self, key: Hashable) -> bool:
         """Whether it is decided without the engine."""
         return key in self._locally or self.sharing.is_silent(key)
+
+    @property
+    def passes_locally(self) -> bool:
+        """Whether anybody passes without the engine."""
+        return self.sharing.policy in ("local", "open")
 
     def source(self, key: Hashable) -> Source:
         """Where decisions for the key come from now."""
@@ -272,19 +278,22 @@ class SharedQuota:
         *,
         hopeful: bool = False,
     ) -> None:
-        """Have the engine asked for what those want who wait for the key, once.
+        """Have the engine asked for what those want who wait for the key, once, if it answers.
 
         hopeful: whether there was room as far as was known.
         """
         ticket = self.credits.of(key)
         if ticket is not None and ticket.is_asking:
             return
+        sender = sender or self.sharing.sender(key)
+        if sender.breaker.is_open:
+            return
         self.telling.before(key)
         ticket = Ticket(limits)
         ticket.is_hopeful = hopeful
         job = Take(self, key, ticket)
         self.credits.open(key, ticket)
-        (sender or self.sharing.sender(key)).put(job)
+        sender.put(job)
 
     @property
     def is_paced(self) -> bool:
@@ -339,7 +348,7 @@ class SharedQuota:
     ) -> None:
         """The engine did not do it; or it is unsure, and counts as done, and is not repeated."""
         self.credits.close(key, ticket)
-        if self.sharing.policy in ("local", "open"):
+        if self.passes_locally:
             self._locally.add(key)
             self._unsure = sum(cost * count for cost, count in runs) if is_unsure else 0
             try:

@@ -119,8 +119,8 @@ class Answer(NamedTuple):
 class Shape:
     """Under what calls are made, for any key: the windows that apply, and their limits.
 
-    ends: of the names of the windows, of the pacer if there is one, and of the seeds if there are
-        some: the windows from before the periods were changed.
+    ends: of the names of the windows, of the pacer if there is one, and of sets of seeds if there
+        are some: the windows from before the periods were changed, the oldest set first.
     windows: how many there are, and whether there is a pacer.
     """
 
@@ -133,7 +133,7 @@ class Shape:
         limits: Limits,
         sub_windows: int | None,
         burst: float | None,
-        seeds: Sequence[bytes] = (),
+        seeds: Sequence[Sequence[bytes]] = (),
     ) -> None:
         applied = [
             (end, rate, limit)
@@ -149,12 +149,12 @@ class Shape:
             self.ends += (b":pace",)
             slowest = min((limit / rate.per for _, rate, limit in applied), default=inf)
             head += _PACER.pack(slowest / _MICRO, burst)
-        self.ends += tuple(
-            seed for seed, limit in zip(seeds, limits, strict=False) if limit is not None
-        )
+        for those in seeds:
+            pairs = zip(those, limits, strict=True)
+            self.ends += tuple(seed for seed, limit in pairs if limit is not None)
         self.windows = len(applied)
         self.has_pacer = burst is not None
-        self._head = bytes((self.windows, self.has_pacer, bool(seeds))) + head
+        self._head = bytes((self.windows, self.has_pacer, len(seeds))) + head
         self._one = self._text(None, _TAKE, _COUNT.pack(1) + _RUN.pack(1, 1))
 
     def take(self, key: bytes, now: float | None, runs: Sequence[Run]) -> Call:
@@ -165,7 +165,7 @@ class Shape:
         return self._call(key, now, _TAKE, _COUNT.pack(len(packed)) + b"".join(packed))
 
     def charge(self, key: bytes, now: float | None, cost: float) -> Call:
-        """Charge the cost, whether it fits or not; 0 charges nothing, and writes all the same."""
+        """Charge the cost, whether it fits or not; 0 only takes over what the seeds have."""
         return self._call(key, now, _CHARGE, _DOUBLE.pack(cost))
 
     def give_back(

@@ -217,16 +217,16 @@ class Sharing:
         again()
 
     async def forget(
-        self, key: Hashable | None, sub_windows: int | None, rates: tuple[Rate, ...]
+        self, key: Hashable | None, sub_windows: int | None, layouts: Sequence[tuple[Rate, ...]]
     ) -> None:
-        """Delete the windows of one key under those rates, or all that the limiter has."""
+        """Delete the windows of one key under all of those rates, or all that the limiter has."""
         link = self.link()
         if key is None:
             await link.delete_all(self.names.start)
             return
         base = self.names.of(key)
-        ends = (*self.names.windows(rates, sub_windows), b":pace")
-        await link.delete([base + end for end in ends])
+        ends = {end for rates in layouts for end in self.names.windows(rates, sub_windows)}
+        await link.delete([base + end for end in (*ends, b":pace")])
 
     def depart(self) -> None:
         """Give back what was taken ahead, and tell that this process goes."""

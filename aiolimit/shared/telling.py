@@ -6,8 +6,7 @@ from math import inf
 from typing import Final, Protocol
 
 from aiolimit.memory import MemoryStore
-from aiolimit.shared.credit import Stamp
-from aiolimit.shared.jobs import Charge, Debit, Quota
+from aiolimit.shared.jobs import Debit, Move, Quota
 from aiolimit.shared.sharing import Sharing
 
 __all__ = ["Telling"]
@@ -33,6 +32,7 @@ class Telling:
         self._mirror = mirror
         self._untold: dict[Hashable, None] = {}  # keys of which the engine may have lost the counts
         self._untold_until = -inf
+        self._unmoved: dict[Hashable, None] = {}  # keys that are charged under other periods
         self._is_lost = False  # whether the engine has told that it has lost them
 
     def recovered(self) -> None:
@@ -55,6 +55,8 @@ class Telling:
 
     def before(self, key: Hashable) -> None:
         """A key is asked for: before that, tell what there is to tell of it."""
+        if key in self._unmoved:
+            self._quota.sharing.put(key, self._move(key))
         if self._untold:
             if self._quota.calls.time() > self._untold_until:
                 self._untold.clear()
@@ -63,17 +65,18 @@ class Telling:
 
     def move(self) -> None:
         """The periods have changed: take what is charged over to them, of the keys known here."""
-        known = [key for keys in self._mirror.tables() for key in keys]
-        self._put_some(iter(known), self._nothing)
+        self._unmoved = {key: None for keys in self._mirror.tables() for key in keys}
+        self._put_some(iter(list(self._unmoved)), self._move)
 
     def _put_some(
-        self, keys: Iterator[Hashable], job_for: Callable[[Hashable], Charge | Debit]
+        self, keys: Iterator[Hashable], job_for: Callable[[Hashable], Move | Debit]
     ) -> None:
-        """Do something for some keys, and for the others when that is done."""
+        """Do something for some keys, and for the others in a turn of the loop after that."""
         jobs = [job_for(key) for key in islice(keys, _AT_ONCE)]
         for job in jobs:
             if job is jobs[-1] and len(jobs) == _AT_ONCE:
-                job.then = lambda: self._put_some(keys, job_for)
+                loop = self._quota.sharing.link().loop
+                job.then = lambda: loop.call_soon(self._put_some, keys, job_for)
             self._quota.sharing.put(job.key, job)
 
     def _debit(self, key: Hashable) -> Debit:
@@ -82,6 +85,6 @@ class Telling:
         job.on_loss = self.lost
         return job
 
-    def _nothing(self, key: Hashable) -> Charge:
-        """Charging nothing takes what is charged over to the new periods."""
-        return Charge(self._quota, key, 0, self._quota.calls.limits, Stamp(0))
+    def _move(self, key: Hashable) -> Move:
+        self._unmoved.pop(key, None)
+        return Move(self._quota, key, self._quota.calls.limits)
