@@ -572,3 +572,14 @@ async def test_a_look_without_a_limit_forgets_nothing(store: RedisStore) -> None
     await limiter.acquire("k", 9)
     await limiter.peek_async("k", limit=UNLIMITED)
     assert "1 of 10 left" in str(limiter.explain("k"))
+
+
+async def test_leases_that_nobody_spent_are_near_nothing(valkey: Engine) -> None:
+    async with RedisStore(valkey.url, prefix="near:", timeout=5, lease=0.3) as store:
+        limiter = Limiter("100/h", store=store, clock=FakeClock())
+        for _ in range(31):
+            await limiter.acquire("k", max_wait=0)
+        near = limiter.statistics().near_limit
+        assert near <= 31
+        await limiter.acquire("other", 79)
+        assert limiter.statistics().near_limit == near

@@ -1156,3 +1156,82 @@ def test_what_failed_to_be_told_is_a_debt_of_its_own_time() -> None:
     share.owe_again("k", 1, 10.0)
     _, unknown = share.past("k", 60.0)
     assert unknown == [(50.0, 1), (10.0, 5)]
+
+
+@pytest.mark.parametrize("failed", [0, 2])
+async def test_a_restart_is_noticed_by_the_answer_about_the_key_in_use(
+    server: Engine, stores: Stores, failed: int
+) -> None:
+    limiter = await stores.connected("100/min", "300/h", processes=1)
+    alone = await stores.connected("100/min", processes=1, name="alone")
+    for one in (limiter, alone):
+        assert all([await one.try_acquire_async("k") for _ in range(80)])
+    server.kill()
+    passed = [
+        sum([await one.try_acquire_async("k") for _ in range(failed)]) for one in (limiter, alone)
+    ]
+    await asyncio.to_thread(server.start)
+    for one, before in zip((limiter, alone), passed, strict=True):
+        after = 0
+        for _ in range(25):
+            after += await one.try_acquire_async("k")
+            await asyncio.sleep(0.02)
+        # A call that was sent and not answered counts, whether it was done or not.
+        assert 20 - failed <= before + after <= 20
+
+
+async def test_who_resets_a_key_is_not_taken_for_an_engine_that_lost_it(
+    server: Engine, stores: Stores
+) -> None:
+    one, other = [await stores.connected("10/min", processes=2) for _ in range(2)]
+    for key in (None, "k"):
+        assert all([await one.try_acquire_async("k") for _ in range(6)])
+        await other.reset_async(key)
+        await other.acquire("k")
+        server.freeze()
+        assert (await one.acquire("x")).source == "local"
+        server.thaw()
+        await one.acquire("x")
+        await until_settled(one)
+        assert [await one.try_acquire_async("k") for _ in range(10)] == [True] * 9 + [False]
+        await one.reset_async()
+
+
+@pytest.mark.parametrize("cancelled", [20, 300])
+async def test_what_was_given_back_in_an_outage_is_not_told_and_not_given_back_again(
+    server: Engine, stores: Stores, cancelled: int
+) -> None:
+    limiter = await stores.connected("1000/min", processes=1)
+    permits = await asyncio.gather(*(limiter.acquire("k").__aenter__() for _ in range(900)))
+    server.kill()
+    await until_open(limiter)
+    for permit in permits[:cancelled]:
+        permit.cancel()
+    await asyncio.to_thread(server.start)
+    await until_settled(limiter)
+    async with asyncio.timeout(10):
+        while await left(stores, "1000/min", key="k") != 100 + cancelled:
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+    assert await left(stores, "1000/min", key="k") == 100 + cancelled
+
+
+async def test_what_was_charged_as_the_engine_died_is_told_once(
+    server: Engine, stores: Stores
+) -> None:
+    limiter = await stores.connected("100/min", processes=1)
+    permit = await limiter.acquire("k")
+    server.freeze()
+    calls = []
+    for key in ("x", "y"):  # two batches are under way, and what comes is not sent
+        calls.append(asyncio.create_task(limiter.acquire(key).__aenter__()))
+        await asyncio.sleep(0.02)
+    permit.adjust(31)
+    await asyncio.gather(*calls)
+    server.kill()
+    await asyncio.to_thread(server.start)
+    async with asyncio.timeout(10):
+        while await left(stores, "100/min", key="k") > 69:
+            await asyncio.sleep(0.05)
+    await until_settled(limiter)
+    assert await left(stores, "100/min", key="k") == 69

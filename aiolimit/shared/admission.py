@@ -204,7 +204,8 @@ class SharedAdmission(Admission):
     async def forget(self, key: Hashable | None) -> None:
         """Have the engine forget a key, or all. Raises `StoreError` where it does not answer."""
         try:
-            await self.sharing.forget(key, self.store.sub_windows, self.shared.calls.layouts)
+            calls = self.shared.calls
+            await self.sharing.forget(key, self.store.sub_windows, calls.layouts, calls.now())
         except Exception as error:
             raise StoreError(f"{self._name}: the store did not forget {key!r}") from error
         self.shared.forget(key)

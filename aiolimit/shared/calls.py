@@ -1,6 +1,7 @@
 """How a limiter's calls are put to the engine, and what its answers mean here."""
 
 from collections.abc import Callable, Hashable, Sequence
+from math import inf
 from time import monotonic
 from typing import Final
 
@@ -9,7 +10,7 @@ from aiolimit.counts import Limits
 from aiolimit.memory import MemoryStore
 from aiolimit.ramps import Ramps
 from aiolimit.rate import Rate
-from aiolimit.shared.mirror import learn, windows_of
+from aiolimit.shared.mirror import learn, lost_since, windows_of
 from aiolimit.shared.names import Names
 from aiolimit.shared.script import Answer, HeardWindow, Shape
 from aiolimit.shared.sharing import Sharing
@@ -43,6 +44,8 @@ class Calls:
         self._offset = 0.0  # the engine's clock less this process's, seconds
         self._formers: list[tuple[tuple[Rate, ...], float]] = []  # rates that matter until then
         self._shapes: dict[Limits, Shape] = {}
+        #: Called with a key that the engine has lost, and when it has told of it before.
+        self.on_loss: Callable[[Hashable, float], object] = lambda _key, _since: None
 
     def shape(self, key: Hashable, limits: Limits, *, bends: bool = False) -> Shape:
         """Of a call for that key; where it bends, under what is left of the limits by now."""
@@ -94,6 +97,10 @@ class Calls:
         """When the engine told of the key last, by its own clock; -1 if that is not known."""
         return max((window.told_at for window in windows_of(self._mirror, key)), default=-1.0)
 
+    def born(self, key: Hashable) -> float:
+        """Since when the engine knows the key, by its clock; infinite if that is not known."""
+        return max((window.born for window in windows_of(self._mirror, key)), default=inf)
+
     def tell_at(self, key: Hashable, at: float) -> None:
         """Take that for the time when the engine told of the key."""
         for window in windows_of(self._mirror, key):
@@ -109,10 +116,22 @@ class Calls:
         heard = self.time()
         is_former = layout != self._mirror.layout
         known = None if is_former else self._mirror.entries.get(key)
-        answer = shape.answer(raw, heard, known if type(known) is HeardWindow else None)
+        since = -1.0
+        if type(known) is HeardWindow:  # most are: see `lost_since`
+            told_at, total, last = known.told_at, known.total, known.last
+            answer = shape.answer(raw, heard, known)
+            if answer.windows and total and answer.windows[0].born > told_at >= 0:
+                if heard - last < self._mirror.rates[0].per:
+                    since = told_at
+        else:
+            answer = shape.answer(raw, heard)
+            if known is not None:
+                since = lost_since(known, self._mirror.rates, limits, answer)
         self._offset = answer.at / 1e6 - heard
         if not is_former:
             learn(self._mirror, key, limits, answer)
+        if since >= 0:
+            self.on_loss(key, since)
         return answer
 
     def use_rates(self, old: tuple[Rate, ...]) -> bool:

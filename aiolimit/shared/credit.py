@@ -31,6 +31,7 @@ class Ticket:
     """What a key has asked for, or was granted and has not spent."""
 
     __slots__ = (
+        "batch",
         "credit",
         "expires",
         "is_asking",
@@ -46,6 +47,7 @@ class Ticket:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits  # under which it was asked
         self.layout = 0  # of the store then
+        self.batch = 0  # what was asked for ahead
         self.is_asking = True
         self.is_hopeful = False  # whether there was room, as far as was known
         self.is_lease = False

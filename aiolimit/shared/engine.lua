@@ -9,7 +9,7 @@
 -- a promoted replica, no time has passed; from there it goes on, by what was lost so far.
 local unpack, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.ceil
 local HEAD, HEAD_SIZE, ENTRY, NEVER = '<ddddddd', 56, '<dd', -1 / 0
-local TAKE, CHARGE, GIVE_BACK, DEBIT, BEAT, LEAVE = 0, 1, 2, 3, 4, 5
+local TAKE, CHARGE, GIVE_BACK, DEBIT, BEAT, LEAVE, RESET = 0, 1, 2, 3, 4, 5, 6
 local MARGIN = 1000 -- milliseconds that a key lives longer than it matters
 local SLOW = 3600000 -- the same where a test says what time it is, as that may stand still
 
@@ -235,10 +235,27 @@ local function census(key, op, text, at)
   return pack('<dddd', redis.call('ZCARD', key), clock, fresh, is_new)
 end
 
+-- Forget what is charged. The key stays, or whoever has used it would take it for lost.
+local function reset(keys, first, count, has_pacer, raw)
+  for i = first, first + count - 1 do
+    local text = get(keys[i])
+    if text then
+      local lost, born, _, _, last = unpack(HEAD, text)
+      local empty = pack(HEAD, lost, born, math.max(raw + lost, last), NEVER, NEVER, 0, 0)
+      redis.call('SET', keys[i], empty, 'KEEPTTL')
+    end
+  end
+  local key = has_pacer == 1 and keys[first + count]
+  local text = key and redis.call('GET', key)
+  if text then redis.call('SET', key, text:sub(1, 16) .. pack('<d', 0), 'KEEPTTL') end
+  return pack('<dd', 0, raw)
+end
+
 local function call(keys, text, first)
   local fixed_now, op, count, has_pacer, sets, at = unpack('<dBBBB', text)
   if op == BEAT or op == LEAVE then return census(keys[first], op, text, at) end
   local raw = fixed_now >= 0 and fixed_now or clock
+  if op == RESET then return reset(keys, first, count, has_pacer, raw) end
   local fixed = fixed_now >= 0
   local moves = op == CHARGE and unpack('<d', text, #text - 7) == 0 -- that is what it is for
   local windows, now = {}, raw
@@ -302,10 +319,10 @@ local function call(keys, text, first)
     end
     changed = true
   elseif op == GIVE_BACK then
-    local cost, since, fastest
-    cost, since, fastest, at = unpack('<ddd', text, at)
+    local cost, since, fastest, born
+    cost, since, fastest, born, at = unpack('<dddd', text, at)
     for _, window in ipairs(windows) do
-      granted = math.max(granted, give_back(window, cost, since))
+      if window.born <= born then granted = math.max(granted, give_back(window, cost, since)) end
     end
     if pacer then
       charged = -math.max(0, granted - (now - since) * math.max(pacer.pace, fastest))

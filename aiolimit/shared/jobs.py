@@ -106,8 +106,6 @@ class Charge(_Job):
 
     __slots__ = ("_cost", "_stamp")
 
-    keeps = True
-
     def __init__(
         self, quota: Quota, key: Hashable, cost: float, limits: Limits, stamp: Stamp
     ) -> None:
@@ -160,6 +158,8 @@ class GiveBack(Charge):
 
     __slots__ = ()
 
+    keeps = True
+
     def compose(self) -> Call | None:
         """At the time that the engine has told, if it has."""
         if None in self._limits and self._layout != self._quota.calls.layout:
@@ -168,7 +168,9 @@ class GiveBack(Charge):
         if at is None:
             at = self._quota.calls.engine_time(self._stamp)
         shape, name, now = self._begin()
-        return shape.give_back(name, now, self._cost, at, self._quota.calls.fastest)
+        calls = self._quota.calls
+        born = calls.born(self.key)
+        return shape.give_back(name, now, self._cost, at, calls.fastest, born)
 
     def answer(self, raw: bytes) -> None:
         """Note what it tells of the key."""
@@ -181,7 +183,7 @@ class GiveBack(Charge):
 class Debit(_Job):
     """Tell what was let in without the engine, and what it may have lost."""
 
-    __slots__ = ("_since", "_told", "on_loss", "then")
+    __slots__ = ("_since", "_told", "lost", "on_loss", "then")
 
     leads = True  # whoever asks for the key has it told before
 
@@ -189,6 +191,8 @@ class Debit(_Job):
         super().__init__(quota, key, limits)
         self._since: float | None = None  # until it is composed
         self._told: list[Past] = []
+        #: What the engine has lost for sure: when it told of it, and what it was.
+        self.lost: tuple[float, list[Past]] | None = None
         self.on_loss: Callable[[], object] = lambda: None  # the engine has lost what it knew
         self.then: Callable[[], object] = lambda: None
 
@@ -197,6 +201,8 @@ class Debit(_Job):
         now = self._quota.calls.time()
         everything, unknown = self._quota.local.past(self.key, now)
         since = self._quota.calls.told_at(self.key)
+        if self.lost is not None:
+            since, everything = self.lost[0], [(now - at, cost) for at, cost in self.lost[1]]
         if not unknown and (since < 0 or not everything):
             self.then()
             return None

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from aiolimit.clock import LoopClock
 from aiolimit.shared.address import Place, closing, package_of
 from aiolimit.shared.breaker import Breaker
-from aiolimit.shared.script import SCRIPT, SHA, Call, answers_of, batch_of
+from aiolimit.shared.script import PACE, SCRIPT, SHA, Call, answers_of, batch_of, reset
 from aiolimit.shared.sender import Batch, Sender
 from aiolimit.shared.sharing import Sharing
 
@@ -77,14 +77,15 @@ class Link:
         """All there are."""
         return tuple(self._senders.values())
 
-    async def delete(self, keys: list[bytes]) -> None:
-        """Delete keys that are in one slot."""
-        await self._begin()
+    async def do(self, calls: Sequence[Call]) -> None:
+        """Have calls done, of which nobody wants to know more. Raises what went wrong."""
         async with asyncio.timeout(self._timeout):
-            await self._do("DEL", keys)
+            for answer in await self._run(calls, Batch()):
+                if isinstance(answer, Exception):
+                    raise answer
 
-    async def delete_all(self, start: str) -> None:
-        """Delete all keys of windows that begin like that."""
+    async def reset_all(self, start: str, now: float | None) -> None:
+        """Forget what is charged to all keys that begin like that."""
         await self._begin()
         escaped = "".join(f"\\{sign}" if sign in "*?[]\\^" else sign for sign in start)
         pattern = f"{escaped}{{*".encode("utf-8", "surrogatepass")
@@ -94,13 +95,9 @@ class Link:
                 async with asyncio.timeout(self._timeout):
                     scan = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", 1000)
                     cursor, keys = await node.execute_command(*scan, NEVER_DECODE=True)
-                    await self._do("UNLINK", keys)
-
-    async def _do(self, verb: str, keys: Sequence[bytes]) -> None:
-        groups = [keys] if self.only and keys else [[key] for key in keys]
-        for answer in await self._execute([[verb, *group] for group in groups]):
-            if isinstance(answer, Exception):
-                raise answer
+                pacers = {key for key in keys if key.endswith(PACE)}
+                calls = [reset([], [key], now) for key in pacers]
+                await self.do([*calls, *(reset([key], [], now) for key in {*keys} - pacers)])
 
     async def close(self) -> None:
         """Send what is left, and close what was opened."""

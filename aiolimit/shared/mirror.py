@@ -5,6 +5,7 @@ from math import inf
 
 from aiolimit.counts import Limits
 from aiolimit.memory import NEAR, Account, MemoryStore
+from aiolimit.rate import Rate
 from aiolimit.shared.script import Answer, HeardWindow, Run
 from aiolimit.window import Window
 
@@ -39,8 +40,27 @@ def learn(store: MemoryStore, key: Hashable, limits: Limits, answer: Answer) -> 
     store.entries[key] = Account(windows, answer.pacer)
 
 
-def near(runs: Sequence[Run], granted: int, limits: Limits, answer: Answer) -> int:
-    """How many of those who were granted left the key near a limit, the last of them first."""
+def lost_since(
+    known: Window | Account, rates: Sequence[Rate], limits: Limits, answer: Answer
+) -> float:
+    """When the engine had told of what it does not know any more; -1 if it has lost nothing."""
+    told, since = iter(answer.windows), -1.0
+    old = known.windows if isinstance(known, Account) else ()
+    for rate, limit, window in zip(rates, limits, old, strict=False):
+        if limit is None:
+            continue
+        now = next(told)
+        if isinstance(window, HeardWindow) and window.total and now.born > window.told_at >= 0:
+            if answer.heard - window.last < rate.per:
+                since = max(since, window.told_at)
+    return since
+
+
+def near(callers: Sequence[Run], granted: int, limits: Limits, answer: Answer) -> int:
+    """How many of those who were granted left the key near a limit, the last of them first.
+
+    What was granted beyond them is a lease, and each of it costs 1.
+    """
     told = iter(answer.windows)
     over, count = 0.0, 0
     for limit in limits:
@@ -48,7 +68,8 @@ def near(runs: Sequence[Run], granted: int, limits: Limits, answer: Answer) -> i
             over = max(over, next(told).total - NEAR * limit)
     if not over:
         return 0
-    costs = [cost for cost, number in runs for _ in range(number)][:granted]
+    costs = [cost for cost, number in callers for _ in range(number)][:granted]
+    over -= granted - len(costs)
     while costs and over > 0:
         over -= costs.pop()
         count += 1

@@ -91,6 +91,7 @@ class SharedQuota:
         self._unsure: float = 0  # the cost of what was sent for that key, and not answered
         self._refused: Hashable = None  # whom the engine has just refused, with others
         self.telling = Telling(self, mirror)
+        self.calls.on_loss = self.telling.lost_key
 
     def doubt(self, key: Hashable) -> None:
         """What is known of a key is old: ask when it is next wanted."""
@@ -308,9 +309,9 @@ class SharedQuota:
             return None
         runs, limits = found
         ticket.limits, ticket.layout = limits, self.mirror.layout
-        batch = self.sharing.batch(limits)
-        if batch > 1:
-            runs.append((1, batch))
+        ticket.batch = self.sharing.batch(limits)
+        if ticket.batch:
+            runs.append((1, ticket.batch))
         return runs, limits
 
     def granted(self, key: Hashable, ticket: Ticket, runs: list[Run], answer: Answer) -> None:
@@ -328,7 +329,8 @@ class SharedQuota:
         ticket.stamp = stamp = Stamp(now)
         stamp.engine = answer.at
         if ticket.layout == self.mirror.layout:
-            self.mirror.near += near(runs, int(answer.granted), ticket.limits, answer)
+            callers = runs[:-1] if ticket.batch else runs
+            self.mirror.near += near(callers, int(answer.granted), ticket.limits, answer)
         elif None not in ticket.limits:  # else nobody can tell what it is good for now
             ticket.limits, ticket.layout = self.calls.limits, self.mirror.layout
         if answer.granted:

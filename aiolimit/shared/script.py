@@ -19,6 +19,7 @@ from aiolimit.rate import Rate
 from aiolimit.window import Window
 
 __all__ = [
+    "PACE",
     "SCRIPT",
     "SHA",
     "Answer",
@@ -32,6 +33,7 @@ __all__ = [
     "beat",
     "census_of",
     "leave",
+    "reset",
     "touching",
     "was_refused",
 ]
@@ -39,14 +41,16 @@ __all__ = [
 SCRIPT: Final = files("aiolimit.shared").joinpath("engine.lua").read_text("utf-8")
 SHA: Final = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
-_TAKE, _CHARGE, _GIVE_BACK, _DEBIT, _BEAT, _LEAVE = range(6)
+_TAKE, _CHARGE, _GIVE_BACK, _DEBIT, _BEAT, _LEAVE, _RESET = range(7)
+#: How the name of a pacer ends.
+PACE: Final = b":pace"
 _MICRO: Final = 1e6
 _DOUBLE: Final = Struct("<d")
 _WINDOW: Final = Struct("<ddI")
 _PACER: Final = Struct("<dd")
 _RUN: Final = Struct("<dI")
 _ENTRY: Final = Struct("<dd")
-_GIVE: Final = Struct("<ddd")
+_GIVE: Final = Struct("<dddd")
 _CENSUS: Final = Struct("<dddd")
 _COUNT: Final = Struct("<H")
 _SINCE: Final = Struct("<dH")
@@ -93,10 +97,12 @@ class HeardWindow(Window):
 
     heard: when it did, by `time.monotonic`.
     told_at: when it did, by its own clock, microseconds: it has known the key then.
+    born: since when it knows the key, by that clock; infinite if it does not.
     """
 
-    __slots__ = ("heard", "told_at")
+    __slots__ = ("born", "heard", "told_at")
 
+    born: float
     heard: float
     told_at: float
 
@@ -146,7 +152,7 @@ class Shape:
             for _, rate, limit in applied
         )
         if burst is not None:
-            self.ends += (b":pace",)
+            self.ends += (PACE,)
             slowest = min((limit / rate.per for _, rate, limit in applied), default=inf)
             head += _PACER.pack(slowest / _MICRO, burst)
         for those in seeds:
@@ -169,13 +175,22 @@ class Shape:
         return self._call(key, now, _CHARGE, _DOUBLE.pack(cost))
 
     def give_back(
-        self, key: bytes, now: float | None, cost: float, at: float, fastest: float
+        self,
+        key: bytes,
+        now: float | None,
+        cost: float,
+        at: float,
+        fastest: float,
+        born: float = inf,
     ) -> Call:
         """Give back what was granted at that time of the engine's.
 
         fastest: cost a second, the highest pace there has been since.
+        born: since when the engine knows the key, as far as is known. If it has lost it since, it
+            is told without what is given back here.
         """
-        return self._call(key, now, _GIVE_BACK, _GIVE.pack(cost, at, fastest / _MICRO))
+        given = _GIVE.pack(cost, at, fastest / _MICRO, born)
+        return self._call(key, now, _GIVE_BACK, given)
 
     def debit(
         self,
@@ -242,6 +257,13 @@ def touching(call: Call) -> Call:
     head = 12 + windows * _WINDOW.size + pacer * _PACER.size
     text = call.text[:8] + bytes((_CHARGE,)) + call.text[9:head] + _DOUBLE.pack(0.0)
     return Call(call.keys, text)
+
+
+def reset(windows: Sequence[bytes], pacers: Sequence[bytes], now: float | None) -> Call:
+    """Forget what is charged to some windows, and to a pacer if there is one."""
+    fixed = -1.0 if now is None else max(0.0, round(now * _MICRO))
+    text = _DOUBLE.pack(fixed) + bytes((_RESET, len(windows), len(pacers), 0))
+    return Call((*windows, *pacers), text)
 
 
 def beat(key: bytes, member: bytes, interval: float, since: float) -> Call:
@@ -311,10 +333,10 @@ def _read_window(
     window: HeardWindow, raw: bytes, offset: int, length: int, at: float, heard: float
 ) -> None:
     window.heard = monotonic()
-    window.told_at = at
+    window.told_at, window.born = at, inf
     if not length:
         return
-    _, _, gone, closes, last, total, older = _STATE.unpack_from(raw, offset)
+    _, window.born, gone, closes, last, total, older = _STATE.unpack_from(raw, offset)
     window.gone = heard - (at - gone) / _MICRO
     window.closes = heard - (at - closes) / _MICRO
     window.last = heard - (at - last) / _MICRO

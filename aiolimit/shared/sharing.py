@@ -16,7 +16,7 @@ from aiolimit.counts import Limits
 from aiolimit.errors import Source
 from aiolimit.rate import Rate
 from aiolimit.shared.names import Names
-from aiolimit.shared.script import Call, Census, beat, census_of, leave
+from aiolimit.shared.script import PACE, Call, Census, beat, census_of, leave, reset
 from aiolimit.shared.sender import Job, Sender
 
 __all__ = ["Link", "Policy", "Sharing", "StoreOptions"]
@@ -68,12 +68,12 @@ class Link(Protocol):
         """The time by which the engine is tried again."""
         ...
 
-    async def delete(self, keys: list[bytes]) -> None:
-        """Delete keys that are in one slot."""
+    async def do(self, calls: Sequence[Call]) -> None:
+        """Have calls done, of which nobody wants to know more."""
         ...
 
-    async def delete_all(self, start: str) -> None:
-        """Delete all keys of windows that begin like that."""
+    async def reset_all(self, start: str, now: float | None) -> None:
+        """Forget what is charged to all keys that begin like that."""
         ...
 
 
@@ -217,16 +217,20 @@ class Sharing:
         again()
 
     async def forget(
-        self, key: Hashable | None, sub_windows: int | None, layouts: Sequence[tuple[Rate, ...]]
+        self,
+        key: Hashable | None,
+        sub_windows: int | None,
+        layouts: Sequence[tuple[Rate, ...]],
+        now: float | None,
     ) -> None:
-        """Delete the windows of one key under all of those rates, or all that the limiter has."""
+        """Forget what is charged to one key under all of those rates, or to all keys."""
         link = self.link()
         if key is None:
-            await link.delete_all(self.names.start)
+            await link.reset_all(self.names.start, now)
             return
         base = self.names.of(key)
         ends = {end for rates in layouts for end in self.names.windows(rates, sub_windows)}
-        await link.delete([base + end for end in (*ends, b":pace")])
+        await link.do([reset([base + end for end in ends], [base + PACE], now)])
 
     def depart(self) -> None:
         """Give back what was taken ahead, and tell that this process goes."""

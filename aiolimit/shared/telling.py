@@ -53,6 +53,18 @@ class Telling:
         self._is_lost = True
         self._put_some(iter(list(self._untold)[-_AT_MOST:]), self._debit)
 
+    def lost_key(self, key: Hashable, since: float) -> None:
+        """An answer shows that the engine, which told of a key at that time, has lost it since."""
+        if not self._is_lost:
+            self.recovered()
+            self.lost()
+        now = self._quota.calls.time()
+        everything, _ = self._quota.local.past(key, now)
+        if everything:
+            job = self._debit(key)
+            job.lost = since, [(now - age, cost) for age, cost in everything]
+            self._quota.sharing.put(key, job)
+
     def before(self, key: Hashable) -> None:
         """A key is asked for: before that, tell what there is to tell of it."""
         if key in self._unmoved:
@@ -73,10 +85,10 @@ class Telling:
     ) -> None:
         """Do something for some keys, and for the others in a turn of the loop after that."""
         jobs = [job_for(key) for key in islice(keys, _AT_ONCE)]
+        if len(jobs) == _AT_ONCE:
+            loop = self._quota.sharing.link().loop
+            jobs[-1].then = lambda: loop.call_soon(self._put_some, keys, job_for)
         for job in jobs:
-            if job is jobs[-1] and len(jobs) == _AT_ONCE:
-                loop = self._quota.sharing.link().loop
-                job.then = lambda: loop.call_soon(self._put_some, keys, job_for)
             self._quota.sharing.put(job.key, job)
 
     def _debit(self, key: Hashable) -> Debit:
