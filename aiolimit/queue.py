@@ -128,6 +128,7 @@ class Queue:
         "due",
         "elsewhere",
         "expected",
+        "fed",
         "goes_on",
         "held",
         "key",
@@ -145,6 +146,7 @@ class Queue:
         self.expected = -inf
         self.goes_on = False  # whether more may go now, and wait for the loop to come round
         self.asks = False  # whether a store was asked for the first, and answers later
+        self.fed = -inf  # when one who had waited was let in last, where others wait elsewhere
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._deadlines: list[tuple[float, int, Waiter]] = []
         self._timer: Timer | None = None

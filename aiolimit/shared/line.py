@@ -25,6 +25,7 @@ __all__ = ["SharedQueues"]
 
 _ASKED: Final = 1024  # callers in one call
 _LOOKED_AT: Final = 256  # callers who are told at once that they wait, or are refused
+_LATER: Final = 0.01  # seconds
 _GATED: Final = 32  # the same where a load controller may hold some of them up
 
 
@@ -78,8 +79,13 @@ class SharedQueues(Queues):
     def take_for(self, waiter: Waiter, now: float) -> float:
         """Spend what was granted on the first of a queue, or ask for it."""
         queue, limits = waiter.queue, self.limits_of(waiter)
+        if waiter.is_counted and (wait := self._lets_others(queue, limits, now)):
+            if now + wait <= waiter.deadline:
+                return wait
         granted, wait = self.store.take(queue.key, waiter.cost, waiter.cost, limits, now)
         if granted:
+            if waiter.is_counted:
+                queue.fed = now
             if self._gate is not None:
                 waiter.cohort = self._gate.enter(now, holds=waiter.holds)
             self.waiting -= queue.remove(waiter) and waiter.is_counted
@@ -90,7 +96,7 @@ class SharedQueues(Queues):
         if wait == inf:
             queue.asks = True
         elif self.quota.contention:
-            wait += self._jitter(waiter)
+            wait += self._jitter(waiter, now)
         return wait
 
     def wait_for(self, waiter: Waiter, now: float) -> float:
@@ -242,7 +248,30 @@ class SharedQueues(Queues):
         # In real time: it is the world outside that changes.
         asyncio.get_running_loop().call_later(soon, look)
 
-    def _jitter(self, waiter: Waiter) -> float:
+    def _lets_others(self, queue: Queue, limits: Limits, now: float) -> float:
+        """Seconds for which those who wait elsewhere may come first: here the part is used up.
+
+        Or whoever is nearest to the engine would have all that becomes free, each time.
+        """
+        if queue.fed + _LATER <= now or self.quota.credits.of(queue.key) is not None:
+            return 0.0
+        return queue.fed + _LATER - now if self._has_its_part(queue.key, limits, now) else 0.0
+
+    def _has_its_part(self, key: Hashable, limits: Limits, now: float) -> bool | None:
+        """Whether this process has used what it may if all use as much; None if it is alone.
+
+        None, too, where a burst paces: what becomes free is one at a time.
+        """
+        quota, processes = self.quota, self.quota.sharing.processes
+        if processes < 2 or quota.mirror.burst is not None or quota.is_local(key):
+            return None
+        looks = quota.local.look(key, 0, limits, now)
+        return any(
+            one is not None and limit is not None and limit - one.remaining >= limit / processes
+            for one, limit in zip(looks, limits, strict=True)
+        )
+
+    def _jitter(self, waiter: Waiter, now: float) -> float:
         """Seconds by which to come later than others who heard the same; longer the more share.
 
         Who was let in last comes just when there is room, so whoever comes a little later finds
@@ -255,9 +284,8 @@ class SharedQueues(Queues):
         others = max(1, quota.sharing.processes - 1)
         ahead = waiter.cost * int(6 * others * random.random())  # noqa: S311
         ahead = min(ahead, most - waiter.cost)
-        if ahead <= 0 or quota.is_local(home):
+        if ahead <= 0 or quota.is_local(home) or self._has_its_part(home, limits, now) is False:
             return 0.0
-        now = self.time()
         wait = quota.take(home, 0, waiter.cost, limits, now)[1]
         later = quota.take(home, 0, waiter.cost, limits, now, ahead=ahead)[1]
         return max(0.0, min(later - wait, TRUST, waiter.deadline - now - wait))
