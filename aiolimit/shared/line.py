@@ -277,7 +277,7 @@ class SharedQueues(Queues):
         Who was let in last comes just when there is room, so whoever comes a little later finds
         none, each time. Who has come in vain lets some go ahead instead, and is then just in time
         as well: whose turn it is, is open again. So many go ahead that about one of four asks is
-        in vain, however many share.
+        in vain, however many share. A process that has not had its part yet lets nobody go ahead.
         """
         quota, home, limits = self.quota, waiter.queue.key, self.limits_of(waiter)
         most = min((limit for limit in limits if limit is not None), default=0.0)
