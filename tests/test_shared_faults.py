@@ -1235,3 +1235,19 @@ async def test_what_was_charged_as_the_engine_died_is_told_once(
             await asyncio.sleep(0.05)
     await until_settled(limiter)
     assert await left(stores, "100/min", key="k") == 69
+
+
+async def test_other_periods_while_the_engine_does_not_answer(
+    server: Engine, stores: Stores
+) -> None:
+    limiter = await stores.connected("10/min", processes=1)
+    await limiter.acquire("k", 5)
+    limiter.update("10/30s")
+    await limiter.acquire("k", 5)
+    with server.client() as client:  # what comes meanwhile is not done, once its client has gone
+        client.execute_command("CLIENT", "PAUSE", "500", "ALL")
+        limiter.update("10/min")
+        assert (await limiter.acquire("other")).source == "local"
+        await asyncio.to_thread(client.ping)
+    await until_settled(limiter)
+    assert not await limiter.try_acquire_async("k")

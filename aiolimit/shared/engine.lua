@@ -9,7 +9,7 @@
 -- a promoted replica, no time has passed; from there it goes on, by what was lost so far.
 local unpack, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.ceil
 local HEAD, HEAD_SIZE, ENTRY, NEVER = '<ddddddd', 56, '<dd', -1 / 0
-local TAKE, CHARGE, GIVE_BACK, DEBIT, BEAT, LEAVE, RESET = 0, 1, 2, 3, 4, 5, 6
+local TAKE, CHARGE, GIVE_BACK, DEBIT, BEAT, LEAVE, RESET, MOVE = 0, 1, 2, 3, 4, 5, 6, 7
 local MARGIN = 1000 -- milliseconds that a key lives longer than it matters
 local SLOW = 3600000 -- the same where a test says what time it is, as that may stand still
 
@@ -257,14 +257,13 @@ local function call(keys, text, first)
   local raw = fixed_now >= 0 and fixed_now or clock
   if op == RESET then return reset(keys, first, count, has_pacer, raw) end
   local fixed = fixed_now >= 0
-  local moves = op == CHARGE and unpack('<d', text, #text - 7) == 0 -- that is what it is for
   local windows, now = {}, raw
   for i = 1, count do
     local limit, period, parts
     limit, period, parts, at = unpack('<ddI', text, at)
     local seeds = {}
     for set = 1, sets do seeds[set] = keys[first + count * set + has_pacer + i - 1] end
-    local window = load(keys[first + i - 1], seeds, moves, limit, period, parts)
+    local window = load(keys[first + i - 1], seeds, op == MOVE, limit, period, parts)
     now = math.max(now, raw + window.lost, window.last)
     windows[i] = window
   end
@@ -312,11 +311,11 @@ local function call(keys, text, first)
     end
   elseif op == CHARGE then
     charged, at = unpack('<d', text, at)
-    if charged > 0 then
-      for _, window in ipairs(windows) do
-        add(window, charged, now, span_of(window, charged))
-      end
+    for _, window in ipairs(windows) do
+      add(window, charged, now, span_of(window, charged))
     end
+    changed = true
+  elseif op == MOVE then
     changed = true
   elseif op == GIVE_BACK then
     local cost, since, fastest, born

@@ -130,18 +130,19 @@ class Charge(_Job):
 class Move(_Job):
     """Take what is charged to a key over to other periods."""
 
-    __slots__ = ("then",)
+    __slots__ = ("on_failure", "then")
 
     keeps = leads = True
 
     def __init__(self, quota: Quota, key: Hashable, limits: Limits) -> None:
         super().__init__(quota, key, limits)
+        self.on_failure: Callable[[], object] = lambda: None
         self.then: Callable[[], object] = lambda: None
 
     def compose(self) -> Call | None:
-        """Charging nothing does it."""
+        """To those of now."""
         shape, name, now = self._begin()
-        return shape.charge(name, now, 0)
+        return shape.move(name, now)
 
     def answer(self, raw: bytes) -> None:
         """Note what it tells of the key."""
@@ -149,7 +150,8 @@ class Move(_Job):
         self.then()
 
     def fail(self, _error: Exception) -> None:
-        """Whoever asks for the key takes it over, if nobody has used the new windows yet."""
+        """It is done when the key is asked for: twice does no harm."""
+        self.on_failure()
         self.then()
 
 

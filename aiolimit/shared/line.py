@@ -257,14 +257,14 @@ class SharedQueues(Queues):
             return 0.0
         return queue.fed + _LATER - now if self._has_its_part(queue.key, limits, now) else 0.0
 
-    def _has_its_part(self, key: Hashable, limits: Limits, now: float) -> bool | None:
-        """Whether this process has used what it may if all use as much; None if it is alone.
+    def _has_its_part(self, key: Hashable, limits: Limits, now: float) -> bool:
+        """Whether this process, one of some, has used what it may if all use as much.
 
-        None, too, where a burst paces: what becomes free is one at a time.
+        Not where a burst paces: what becomes free is one at a time.
         """
         quota, processes = self.quota, self.quota.sharing.processes
         if processes < 2 or quota.mirror.burst is not None or quota.is_local(key):
-            return None
+            return False
         looks = quota.local.look(key, 0, limits, now)
         return any(
             one is not None and limit is not None and limit - one.remaining >= limit / processes
@@ -277,14 +277,14 @@ class SharedQueues(Queues):
         Who was let in last comes just when there is room, so whoever comes a little later finds
         none, each time. Who has come in vain lets some go ahead instead, and is then just in time
         as well: whose turn it is, is open again. So many go ahead that about one of four asks is
-        in vain, however many share. A process that has not had its part yet lets nobody go ahead.
+        in vain, however many share.
         """
         quota, home, limits = self.quota, waiter.queue.key, self.limits_of(waiter)
         most = min((limit for limit in limits if limit is not None), default=0.0)
         others = max(1, quota.sharing.processes - 1)
         ahead = waiter.cost * int(6 * others * random.random())  # noqa: S311
         ahead = min(ahead, most - waiter.cost)
-        if ahead <= 0 or quota.is_local(home) or self._has_its_part(home, limits, now) is False:
+        if ahead <= 0 or quota.is_local(home):
             return 0.0
         wait = quota.take(home, 0, waiter.cost, limits, now)[1]
         later = quota.take(home, 0, waiter.cost, limits, now, ahead=ahead)[1]

@@ -41,7 +41,7 @@ __all__ = [
 SCRIPT: Final = files("aiolimit.shared").joinpath("engine.lua").read_text("utf-8")
 SHA: Final = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
-_TAKE, _CHARGE, _GIVE_BACK, _DEBIT, _BEAT, _LEAVE, _RESET = range(7)
+_TAKE, _CHARGE, _GIVE_BACK, _DEBIT, _BEAT, _LEAVE, _RESET, _MOVE = range(8)
 #: How the name of a pacer ends.
 PACE: Final = b":pace"
 _MICRO: Final = 1e6
@@ -171,8 +171,12 @@ class Shape:
         return self._call(key, now, _TAKE, _COUNT.pack(len(packed)) + b"".join(packed))
 
     def charge(self, key: bytes, now: float | None, cost: float) -> Call:
-        """Charge the cost, whether it fits or not; 0 only takes over what the seeds have."""
+        """Charge the cost, whether it fits or not."""
         return self._call(key, now, _CHARGE, _DOUBLE.pack(cost))
+
+    def move(self, key: bytes, now: float | None) -> Call:
+        """Take over what the seeds have, also to a window that there is already."""
+        return self._call(key, now, _MOVE, b"")
 
     def give_back(
         self,
@@ -255,7 +259,7 @@ def touching(call: Call) -> Call:
     if verb == _BEAT:
         return call
     head = 12 + windows * _WINDOW.size + pacer * _PACER.size
-    text = call.text[:8] + bytes((_CHARGE,)) + call.text[9:head] + _DOUBLE.pack(0.0)
+    text = call.text[:8] + bytes((_MOVE,)) + call.text[9:head]
     return Call(call.keys, text)
 
 

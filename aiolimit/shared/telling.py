@@ -99,4 +99,6 @@ class Telling:
 
     def _move(self, key: Hashable) -> Move:
         self._unmoved.pop(key, None)
-        return Move(self._quota, key, self._quota.calls.limits)
+        job = Move(self._quota, key, self._quota.calls.limits)
+        job.on_failure = lambda: self._unmoved.setdefault(key)
+        return job
